@@ -77,14 +77,15 @@ class Decoder:
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
         self._unscale = None if scaler is None else scaler.unscaler(device)
-        self._settle = _Settling(layout, device)
+        settling = _Settling(layout, device)
+        self._settle = settling if settling.is_needed else None
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
         constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
-        self._projection = Projection(layout.spheres, ("observation",), device)
+        self._projection = Projection(layout.spheres, device)
         turned = {turn.columns for turn in layout.turns}
         others = [sphere for sphere in layout.spheres if not constant and sphere.columns not in turned]
-        self._next_projection = Projection(others, ("next_observation",), device)
+        self._next_projection = Projection(others, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
@@ -130,9 +131,9 @@ class Decoder:
     def _fill(self, fields: Fields, raw: Tensor) -> None:
         for part in self._parts:
             part.decode(raw, fields)
-        self._projection.put(fields)
+        self._projection.put(fields["observation"])
         put_turned(self.layout.turns, fields)
-        self._next_projection.put(fields)
+        self._next_projection.put(fields["next_observation"])
         if self._unusual is not None:
             unusual = self._unusual(fields)
             fields[_UNUSUAL][:, 0] = unusual
@@ -203,8 +204,9 @@ class _Settling:
         self._numbers = Numbers(kinds, starts, device, fields) if places else None
         rank = {place.source.start: number for number, place in enumerate(places) if place.field == "observation"}
         spheres = [replace(one, columns=tuple(rank[column] for column in one.columns)) for one in layout.spheres]
-        self._projection = Projection(spheres, ("numbers",), device)
+        self._projection = Projection(spheres, device)
         self._discrete = layout.settle if layout.unsettled else None
+        self.is_needed = bool(places) or self._discrete is not None
 
     def __call__(self, raw: Tensor) -> None:
         """Change raw columns (D, N)."""
@@ -212,7 +214,7 @@ class _Settling:
             self._discrete(raw.numpy().T)
         if self._numbers is not None:
             numbers = self._numbers(raw)
-            self._projection.put({"numbers": numbers.t()})
+            self._projection.put(numbers.t())
             self._numbers.put(numbers, raw)
 
 

@@ -8,7 +8,7 @@ NOTE[paper]: the reference takes such columns as they are generated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -88,17 +88,14 @@ def _is_constant(totals: Matrix) -> Any:
 
 
 class Projection:
-    """Spheres of the columns of some fields, on a device."""
+    """Spheres of the columns of a field, on a device."""
 
-    def __init__(self, spheres: Sequence[Sphere], fields: Sequence[str], device: torch.device) -> None:
-        self._fields = fields
+    def __init__(self, spheres: Sequence[Sphere], device: torch.device) -> None:
         self._spheres = [(row_index(sphere.columns, device), sphere.radius) for sphere in spheres]
 
-    def put(self, fields: Mapping[str, Tensor]) -> None:
-        """Bring the columns of the fields (N, W) to their length. A row of zeros, which has no direction, stays."""
-        for name in self._fields:
-            field = fields[name]
-            for columns, radius in self._spheres:
-                values = field[:, columns].double()
-                length = values.square().sum(1, keepdim=True).sqrt()
-                field[:, columns] = (values * torch.where(length > 0, radius / length, 1.0)).to(field.dtype)
+    def put(self, field: Tensor) -> None:
+        """Bring the columns of the field (N, W) to their length. A row of zeros, which has no direction, stays."""
+        for columns, radius in self._spheres:
+            values = field[:, columns].double()
+            length = values.square().sum(1, keepdim=True).sqrt()
+            field[:, columns] = (values * torch.where(length > 0, radius / length, 1.0)).to(field.dtype)

@@ -234,7 +234,7 @@ class Drawing:
                 drawn.append(matrix)
                 phase.advance(block_rows)
         found = Calibration(model.layout.thresholds)
-        for _ in range(2):  # outcomes follow from observations and actions that were cut already
+        for _ in range(1 if model.scaler.residuals is None else 2):  # outcomes follow from what was cut already
             decoder, flags, numbers = self._decoder(found), [], []
             for matrix in drawn:
                 raw = decoder.raw(matrix)
