@@ -39,7 +39,7 @@ from synther.data.proportions import find_logarithmic
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
-from synther.data.turning import Turn
+from synther.data.turning import Turn, put_angles
 from synther.data.wrapping import find_wrapped, unwrapped
 from synther.errors import ConfigError, DataError, FormatError
 from synther.schema import checked, finite
@@ -369,7 +369,7 @@ class Layout:
             for column, before, period in self._circles:
                 matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
         if self.turns and sources.keys() >= {*_PAIR, "action"}:
-            self._put_angles(matrix, sources)
+            put_angles(self, matrix, sources)
         if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
             (column,) = self.columns_of("reward")
             matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
@@ -379,14 +379,6 @@ class Layout:
             for table, column in zip(self.following, self.drawn_columns, strict=True):
                 matrix[:, column] = table.spread(values, draw)
         return matrix
-
-    def _put_angles(self, matrix: Matrix, sources: Mapping[str, Array]) -> None:
-        """Put the angles by which a step turns columns, and 0, in place of next observations."""
-        given, after = matrix[:, self.given_columns], {p.source.start: p.matrix.start for p in self._of(_PAIR[1])}
-        for turn in self.turns:
-            here, there = (sources[field][:, list(turn.columns)].astype(np.float64) for field in _PAIR)
-            first, second = (after[column] for column in turn.columns)
-            matrix[:, first], matrix[:, second] = turn.angle(given, here, there), 0.0
 
     @cached_property
     def _counted(self) -> tuple[int, ...]:
@@ -422,11 +414,8 @@ class Layout:
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
-        spans = [place.matrix for place in self._of(field)]
+        spans = [place.matrix for place in self.places if place.field == field]
         return [column for span in spans for column in range(span.start, span.stop)]
-
-    def _of(self, field: str) -> list[Place]:
-        return [place for place in self.places if place.field == field]
 
     def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows `pack` can take: those without a value that their column cannot have. (N,)"""

@@ -63,10 +63,8 @@ def prepare(
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
-    given, outcomes = (
-        [column for column, field in enumerate(layout.fields) if residuals != "none" and field in fields]
-        for fields in (("observation", "action"), ("reward", "next_observation"))
-    )
+    given = [] if residuals == "none" else layout.given_columns
+    outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
     regression = Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier) if given else None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from synther.data.kind import Kind, Matrix, first_columns
+from synther.data.kind import Array, Kind, Matrix, first_columns
 from synther.data.lattices import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.numbers import Bounded, Continuous
 from synther.data.wrapping import unwrapped
@@ -111,6 +111,17 @@ def _turn(columns: Sequence[int], given: Matrix, rows: Transitions) -> Turn | No
 def _angle(before: Matrix, after: Matrix) -> Matrix:
     across = before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0]
     return np.asarray(np.arctan2(across, (before * after).sum(1)))
+
+
+def put_angles(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:
+    """Put the angle by which a step turns two columns, and 0, in place of the next ones."""
+    given = matrix[:, layout.given_columns]
+    after = {place.source.start: place.matrix.start for place in layout.places if place.field == "next_observation"}
+    for turn in layout.turns:
+        pair = list(turn.columns)
+        before, there = (sources[field][:, pair].astype(np.float64) for field in ("observation", "next_observation"))
+        first, second = (after[column] for column in pair)
+        matrix[:, first], matrix[:, second] = turn.angle(given, before, there), 0.0
 
 
 def put_turned(turns: Sequence[Turn], fields: Mapping[str, Tensor]) -> None:
