@@ -10,7 +10,6 @@ are those of a bootstrap over the seeds, of both kinds of agents.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,9 @@ import numpy as np
 from machine import command_line, keep, origin, print_table
 from numpy.typing import NDArray
 
+from synther.experiments.results import Result
+from synther.experiments.spec import PROVENANCE
+from synther.folder import read_object
 from synther.plots.curves import INK, blank, count, footnote, heading, styles, tidy, write
 from synther.plots.statistics import Interval
 
@@ -59,10 +61,10 @@ def scores(runs: Path, arm: str) -> Scores:
     """Final scores by the number of real rows, of the runs that are there."""
     found = {}
     for name in PARTS:
-        if (runs / name / "training" / "result.json").exists():
-            rows = json.loads((runs / name / "provenance.json").read_text())["rows"]
-            result = json.loads((runs / name / "training" / "result.json").read_text())
-            found[rows] = np.array(result["arms"][arm]["final"]["scores"], np.float64)
+        result = runs / name / "training" / "result.json"
+        if result.exists():
+            rows = read_object(runs / name / PROVENANCE)["rows"]
+            found[rows] = np.array(Result.read(result).curves[arm][-1].scores, np.float64)
     if len(found) < 2:
         raise SystemExit(f"{runs}: expected two or more of the runs {', '.join(PARTS)}, found {len(found)}")
     return found
