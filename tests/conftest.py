@@ -86,7 +86,7 @@ LONGEST = ("test_docs.py", "test_readme.py", "test_guides.py", "test_trackers.py
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Modules and tests, half a million objects, stay to the end: nobody need look through them for garbage."""
+    """Collect no garbage while tests are collected. What they are made of stays to the end, and is never garbage."""
     gc.disable()
     collected = yield
     gc.freeze()

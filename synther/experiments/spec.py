@@ -149,7 +149,7 @@ _LATER = {"policy": None, "copies": False, "refresh": "fixed"}
 
 
 def used(options: Any) -> Any:
-    """Options without those that are newer than some run folders, if they are not used."""
+    """Leave out options that older run folders do not have, unless they are used."""
     if not isinstance(options, dict):
         return options
     unused = {name for name, default in _LATER.items() if options.get(name, ...) == default}

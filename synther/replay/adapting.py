@@ -63,7 +63,7 @@ class Stored(NamedTuple):
         return held_out_rows(stream, places, share)
 
     def drift(self, model: Synthesizer, held_out: NDArray[np.bool_], since_fit: int, since_look: int) -> Drift:
-        """Whether the newest rows are unlike those that `model` was fitted on.
+        """Compare the newest rows with those that `model` was fitted on.
 
         `since_fit` and `since_look` rows came in since its fit and since drift was last looked for. `held_out` (N,)
         marks the rows that it was not fitted on.
