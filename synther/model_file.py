@@ -19,6 +19,7 @@ from torch import Tensor
 from synther.conditions import Conditions
 from synther.data.calibration import Calibration, Weights
 from synther.data.layout import Layout
+from synther.data.marginals import RANKS, Quantiles, corrected_count
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import TerminationTree, UsualReward
@@ -113,6 +114,10 @@ class Fitted:
     """What the network is told about rows."""
     shares: Weights = ()
     """How often each value of each group of few values comes in the real rows."""
+    quantiles: Quantiles = ()
+    """Of columns of the scaled real rows. None: generated columns are not brought to them."""
+    start_quantiles: Quantiles = ()
+    """The same of rows that begin an episode; the others are then those of the rest."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
@@ -140,6 +145,8 @@ class Fitted:
             "record": json.dumps(asdict(self.record)),
             "rates": json.dumps(list(self.rates)),
             "shares": json.dumps(self.shares),
+            "quantiles": json.dumps(self.quantiles),
+            "start_quantiles": json.dumps(self.start_quantiles),
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
             "calibration": json.dumps(calibration.to_json()),
@@ -271,7 +278,13 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         raise ValueError("its weights of values do not fit its columns")
     if len(calibration.drawn) not in (0, len(layout.following)):
         raise ValueError("its numbers for tables do not fit its columns")
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares)
+    known = [told(name, Quantiles, "[]") for name in ("quantiles", "start_quantiles")]  # likewise
+    lines = corrected_count(layout, scaler)
+    if any(len(each) not in (0, lines) or {*map(len, each)} - {0, len(RANKS)} for each in known):
+        raise ValueError("its quantiles do not fit its columns")
+    if any(not 0 <= one.column < layout.width for one in calibration.every_correction):
+        raise ValueError("its corrections do not fit its columns")
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares, *known)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
     if (student is None) != ("student" not in metadata):

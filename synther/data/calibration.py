@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from synther.data.kinds import Kind
 from synther.data.layout import Layout
+from synther.data.marginals import Correction, Corrections
 from synther.errors import DataError
 from synther.schema import checked, finite
 
@@ -164,14 +165,22 @@ class Calibration:
     """How likely a row is to be taken for each value of each group of few values; empty where all are alike."""
     drawn: Weights = ()
     """Mean and std of the number that decides each value which is drawn from a table: 0 and 1 of a good generator."""
+    corrections: Corrections = ()
+    """What gives columns the real distribution, before anything else."""
+    start_corrections: Corrections = ()
+    """The same for rows that begin an episode."""
 
-    @classmethod
-    def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
-        """Thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
+    @property
+    def every_correction(self) -> Corrections:
+        return self.corrections + self.start_corrections
+
+    def cutting(self, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
+        """The same, with thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
         neutral, count = layout.thresholds, len(generated)
         found = [float(np.mean(flags > cut)) for flags, cut in zip(generated.T, neutral, strict=True)]
         aims = [believed(rate, seen, count) for rate, seen in zip(rates, found, strict=True)]
-        return cls(tuple(map(calibrate, aims, generated.T, neutral, layout.lowest_thresholds)))
+        cuts = tuple(map(calibrate, aims, generated.T, neutral, layout.lowest_thresholds))
+        return replace(self, thresholds=cuts)
 
     def balancing(
         self, rate: float, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
@@ -190,7 +199,9 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         own = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
         more = {"weights": self.weights, "drawn": self.drawn}
-        return own | {name: [list(table) for table in tables] for name, tables in more.items() if tables}
+        own |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
+        moved = {"corrections": self.corrections, "start_corrections": self.start_corrections}
+        return own | {name: list(map(asdict, found)) for name, found in moved.items() if found}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
@@ -204,7 +215,8 @@ class Calibration:
         drawn = told.get("drawn", ())
         if not all(len(pair) == 2 and np.isfinite(pair).all() and pair[1] > 0 for pair in drawn):
             raise DataError("drawn: expected a mean and a positive std for each")
-        return cls(thresholds, odds, weights, drawn)
+        moved = told.get("corrections", ()), told.get("start_corrections", ())
+        return cls(thresholds, odds, weights, drawn, *(tuple(map(Correction.from_json, found)) for found in moved))
 
 
 class _Entry(TypedDict):
@@ -212,3 +224,5 @@ class _Entry(TypedDict):
     terminal_odds: float
     weights: NotRequired[Weights]
     drawn: NotRequired[Weights]
+    corrections: NotRequired[list[Any]]
+    start_corrections: NotRequired[list[Any]]

@@ -32,6 +32,10 @@ Guided = Callable[[Tensor, Tensor, float], Tensor]
 """Takes rows x, what the network expects of them, both (N, D), and sigma to what is expected instead."""
 
 
+Corrected = Callable[[Tensor, Tensor | None], Tensor]
+"""Takes finished rows (N, D), and their conditions (N, K) where the network has some, to better ones."""
+
+
 class Asked(Protocol):
     """What the rows of a network with conditions are asked to be."""
 
@@ -131,6 +135,7 @@ class BlockSampler:
         self.precision = compute.pick_precision(precision, self.device)
         self.columns, self.config, self.start, self.asked = network.columns, config, start, asked
         self.known, self.guide = known, guide
+        self.corrected: Corrected | None = None
         sigmas = samplers.sigmas_of(config, noise)
         self.like, self.sigmas = like, sigmas if like is None else sigmas[like.step(config.steps) :]
         self.denoiser = edm.Denoiser(network, noise, compute.working_dtype(self.precision))
@@ -166,7 +171,7 @@ class BlockSampler:
         A GPU then need not wait for Python, which other threads keep busy.
         """
         start = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
-        given = self._given(0, 0)
+        given = self.given(0, 0)
         with self._working():
             made = finish(start)
 
@@ -206,7 +211,7 @@ class BlockSampler:
             compute.reseed(self._source, seed, _STREAM, block)
             size = self.block_rows, self.columns
             eps = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
-            given = self._given(seed, block)
+            given = self.given(seed, block)
             if self.like is not None:
                 picked = torch.randint(len(self.like.rows), size[:1], generator=self._source, device=self.device)
                 x = torch.add(self.like.rows[picked], eps, alpha=self.sigmas[0])
@@ -220,7 +225,8 @@ class BlockSampler:
                 solved = partial(self._solved, values=values)
             return solved(x, given)
 
-    def _given(self, seed: int, block: int) -> Tensor | None:
+    def given(self, seed: int, block: int) -> Tensor | None:
+        """The conditions of a block's rows (block_rows, K), where there are any."""
         return given_of(self.asked, self.block_rows, seed, block, self.device)
 
     def _solved(
@@ -249,6 +255,8 @@ class BlockSampler:
             return found
 
         rows = samplers.sample(self.config, denoise, x, self.sigmas, self._source)
+        if self.corrected is not None:
+            rows = self.corrected(rows, given)
         if self.known is None:
             return rows
         for level in self.known.levels:

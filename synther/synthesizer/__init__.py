@@ -19,6 +19,7 @@ from synther.data.calibration import Weights
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
+from synther.data.marginals import Quantiles, quantiles
 from synther.data.preparing import prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
@@ -244,7 +245,7 @@ class Synthesizer:
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
-            task.table, told, _shares(prepared.layout, rows),
+            task.table, told, _shares(prepared.layout, rows), *_quantiles(task),
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()
@@ -557,6 +558,16 @@ def _shares(layout: Layout, rows: Transitions) -> Weights:
     columns = layout.classes(rows).T
     found = [np.bincount(column, minlength=count) / len(rows) for column, count in zip(columns, counts, strict=True)]
     return tuple(tuple(share.tolist()) for share in found)
+
+
+def _quantiles(task: Task) -> tuple[Quantiles, Quantiles]:
+    """Those of the real rows, and of those that begin an episode, where the network is told which do."""
+    layout, scaler, matrix = task.prepared.layout, task.prepared.scaler, task.matrix
+    first = None if task.told is None else task.told.first
+    if first is None:
+        return quantiles(layout, scaler, matrix), ()
+    begins = torch.from_numpy(first).to(matrix.device)
+    return quantiles(layout, scaler, matrix[~begins]), quantiles(layout, scaler, matrix[begins])
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
@@ -21,6 +22,7 @@ from synther.cores import cores
 from synther.data.calibration import Calibration, class_weights, rebalanced, resampled
 from synther.data.decoding import Decoded, Decoder
 from synther.data.layout import Layout
+from synther.data.marginals import Corrector, corrections
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
 from synther.diffusion.config import DISTILLED, SamplerConfig
@@ -82,10 +84,25 @@ class Drawing:
 
     @cached_property
     def sampler(self) -> BlockSampler:
+        # Given values, and those of rows that are like given ones, are right already.
+        found = self.calibration if self.wishes.like is None and self.wishes.known is None else None
+        if found is None or not found.every_correction:
+            return self._uncorrected
+        correct = Corrector(found.corrections, found.start_corrections, self._uncorrected.device)
+        better = copy(self._uncorrected)
+        better.corrected = lambda rows, given: correct(rows, self._begins(given))
+        return better
+
+    @cached_property
+    def _uncorrected(self) -> BlockSampler:
         starts = self.model.starts
         if self.config.matched and self.config not in starts:
             starts[self.config] = self._plain._matched_start()
         return self._sampler_from(starts.get(self.config))
+
+    def _begins(self, given: Tensor | None) -> Tensor | None:
+        """Which rows begin an episode (N,), of their conditions (N, K); None where the network is not told."""
+        return None if given is None or self.model.conditions.starts is None else given[:, 0] > 0.5
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -95,7 +112,7 @@ class Drawing:
         the generator; they draw rows that were asked for towards no average.
         """
         model = self.model
-        corrected = model.rates or model.shares or model.layout.following
+        corrected = model.rates or model.shares or model.layout.following or self._has_quantiles
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
@@ -107,6 +124,11 @@ class Drawing:
         """The model's, with the thresholds of this sampler."""
         return self.model.layout.with_thresholds(self.calibration.thresholds)
 
+    @property
+    def _has_quantiles(self) -> bool:
+        """Whether columns are to have those of real rows."""
+        return self.config.matched and any((*self.model.quantiles, *self.model.start_quantiles))
+
     @cached_property
     def decoder(self) -> Decoder:
         return self._decoder(self.calibration)
@@ -114,7 +136,7 @@ class Drawing:
     def _decoder(self, calibration: Calibration) -> Decoder:
         model, usual = self.model, self.model.usual_reward
         layout, unusual = model.layout.with_thresholds(calibration.thresholds), None if usual is None else usual.tree
-        return Decoder(layout, model.scaler, model.ending, unusual, self.sampler.device, calibration.drawn)
+        return Decoder(layout, model.scaler, model.ending, unusual, self._uncorrected.device, calibration.drawn)
 
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
@@ -226,21 +248,26 @@ class Drawing:
 
     def _calibrated(self) -> Calibration:
         """From enough generated rows to see the rarest flag. Terminals are counted in rows as they will be drawn."""
-        model, block_rows = self.model, self.sampler.block_rows
-        blocks = max(1, round(self._calibration_rows() / block_rows))
+        model, sampler = self.model, self._uncorrected
+        blocks = range(max(1, round(self._calibration_rows() / sampler.block_rows)))
         drawn = []
-        with self.progress.phase("calibrate", blocks * block_rows) as phase:
-            for matrix in self.sampler.drawn(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
+        with self.progress.phase("calibrate", len(blocks) * sampler.block_rows) as phase:
+            for matrix in sampler.drawn(_CALIBRATION_SEED, blocks, lambda _, matrix: matrix):
                 drawn.append(matrix)
-                phase.advance(block_rows)
+                phase.advance(sampler.block_rows)
         found = Calibration(model.layout.thresholds)
+        if self._has_quantiles:
+            begins = [self._begins(sampler.given(_CALIBRATION_SEED, block)) for block in blocks]
+            found = self._correcting(found, drawn, begins)
+            correct = Corrector(found.corrections, found.start_corrections, sampler.device)
+            drawn = list(map(correct, drawn, begins))
         for _ in range(1 if model.scaler.residuals is None else 2):  # outcomes follow from what was cut already
             decoder, flags, numbers = self._decoder(found), [], []
             for matrix in drawn:
                 raw = decoder.raw(matrix)
                 flags.append(decoder.flags(raw).t().cpu().numpy())
                 numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
-            found = Calibration.fit(model.rates, np.concatenate(flags), model.layout)
+            found = found.cutting(model.rates, np.concatenate(flags), model.layout)
         if model.layout.following:
             every = np.concatenate(numbers)
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
@@ -260,12 +287,27 @@ class Drawing:
             return found
         return found.balancing(model.rates[names.index("terminal")], rows.terminal, weight)
 
+    def _correcting(self, found: Calibration, drawn: list[Tensor], begins: list[Tensor | None]) -> Calibration:
+        """The same, with what takes columns of `drawn` rows to the quantiles of the real ones."""
+        model, every = self.model, torch.cat(drawn)
+        known = [each for each in begins if each is not None]
+        usual = every[~torch.cat(known)] if known else every
+        found = replace(found, corrections=corrections(model.layout, model.scaler, model.quantiles, usual))
+        asked = model.conditions.asking()
+        if asked is None or model.conditions.starts is None:
+            return found
+        sampler = copy(self._uncorrected)
+        sampler.asked = replace(asked, starts=1.0)
+        starts = sampler.draw(_CALIBRATION_SEED, 0)
+        known_starts = corrections(model.layout, model.scaler, model.start_quantiles, starts)
+        return replace(found, start_corrections=known_starts)
+
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""
         # 5,000 events tell a rate to 1.4 %. A flag that is set in next observations alone has none to find.
         rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
         rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
-        most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
+        most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self._uncorrected.block_rows)
         is_own = self.config == self.settings.sampler or self.config.kind == DISTILLED
         if not is_own:  # another sampler for once: do not wait as long as after a fit
             most //= 4

@@ -165,7 +165,7 @@ def test_a_whole_calibration_gives_every_flag_its_real_share():
     layout, random = prepared.layout, np.random.default_rng(2)
     raw = prepared.scaler.inverse(prepared.matrix + 0.3 * random.normal(size=prepared.matrix.shape))
     rates, count = prepared.rates, len(prepared.matrix)
-    calibration = Calibration.fit(rates, layout.flags(raw), layout)
+    calibration = Calibration(()).cutting(rates, layout.flags(raw), layout)
     cut = layout.with_thresholds(calibration.thresholds)
     rows = cut.unpack(raw)
     calibration = calibration.balancing(rates[layout.flag_names.index("terminal")], rows.terminal)

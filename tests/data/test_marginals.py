@@ -1,0 +1,175 @@
+"""Generated columns brought to the quantiles of the real ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+from synther.data.marginals import RANKS, Correction, Corrector, corrected_count, corrections, quantiles
+from synther.data.preparing import Prepared, prepare
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
+
+ROWS = 20_000
+CPU = torch.device("cpu")
+
+
+def prepared(residuals: str = "linear", *, zeros: float = 0.0, circle: bool = False) -> Prepared:
+    """Rows of two observations, one of which may have `zeros`, or both be on a circle."""
+    draw = np.random.default_rng(0)
+    s, a = draw.gamma(2.0, size=(ROWS, 2)), draw.normal(size=(ROWS, 1))
+    s[: ROWS // 2, 1] *= -1  # so that 0 is inside the range
+    then = 0.9 * s + 0.1 * a + 0.05 * draw.normal(size=s.shape)
+    for side in (s, then):
+        side[draw.random(ROWS) < zeros, 1] = 0.0
+    if circle:
+        s, then = (np.stack([np.cos(side[:, 0]), np.sin(side[:, 0])], axis=1) for side in (s, then))
+    rows = Transitions(s, a, s[:, 0] + a[:, 0], then)
+    return prepare(rows, "standard", "onehot", spikes=True, residuals=residuals)
+
+
+def blurred(found: Prepared, seed: int = 1) -> torch.Tensor:
+    """The rows again, as a poor generator makes them."""
+    draw = np.random.default_rng(seed)
+    matrix = found.matrix[draw.permutation(len(found.matrix))]
+    return torch.from_numpy(1.2 * matrix + 0.3 * draw.normal(size=matrix.shape).astype(np.float32) + 0.1)
+
+
+def furthest(one: np.ndarray, other: np.ndarray) -> float:
+    """Between the two distributions: the statistic of Kolmogorov and Smirnov."""
+    every = np.concatenate([one, other])
+    shares = [np.searchsorted(np.sort(values), every, side="right") / len(values) for values in (one, other)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def corrected(found: Prepared, matrix: torch.Tensor) -> torch.Tensor:
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    return Corrector(corrections(found.layout, found.scaler, known, matrix), (), CPU)(matrix, None)
+
+
+def test_columns_that_outcomes_follow_from_get_the_real_distribution():
+    found = prepared()
+    made = blurred(found)
+    better = corrected(found, made)
+    for column in range(3):  # two observations and the action
+        before, after = (furthest(each[:, column].numpy(), found.matrix[:, column]) for each in (made, better))
+        assert before > 0.05
+        assert after < 0.01
+        in_order = better[made[:, column].argsort(), column]
+        assert (in_order.diff() >= 0).all()
+    assert torch.equal(made[:, 3:], better[:, 3:]), "outcomes follow from these, and have no line"
+
+
+def test_fresh_rows_get_it_too():
+    found = prepared()
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    correct = Corrector(corrections(found.layout, found.scaler, known, blurred(found)), (), CPU)
+    fresh = correct(blurred(found, seed=2), None)
+    assert furthest(fresh[:, 0].numpy(), found.matrix[:, 0]) < 0.02
+
+
+def test_where_a_spike_is_the_number_does_not_count():
+    """A network that makes spikes without regard to the number beside them leaves their peak in the other rows."""
+    found = prepared(zeros=0.2)
+    value = found.layout.names.index("observation[1]")
+    flag = found.layout.names.index("observation[1]=0.0")
+    made = torch.from_numpy(found.matrix.copy())
+    made[:, value] += 0.1 * torch.randn(ROWS, generator=torch.Generator().manual_seed(1))
+    made[:, flag] = made[torch.randperm(ROWS, generator=torch.Generator().manual_seed(0)), flag]
+    real = found.matrix[found.matrix[:, flag] < 0.5, value]
+    others = made[:, flag] < 0.5
+    assert furthest(made[others, value].numpy(), real) > 0.05
+    assert furthest(corrected(found, made)[others, value].numpy(), real) < 0.02
+
+
+def test_rows_that_begin_an_episode_have_lines_of_their_own():
+    found = prepared()
+    starts = torch.from_numpy(found.matrix[:1000]) * 0.01
+    made = torch.cat([blurred(found), 3 * starts + 0.02])
+    begins = torch.arange(len(made)) >= ROWS
+    own = quantiles(found.layout, found.scaler, starts)
+    every = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    parts: list = [
+        corrections(found.layout, found.scaler, known, made[chosen])
+        for known, chosen in ((every, ~begins), (own, begins))
+    ]
+    better = Corrector(*parts, CPU)(made, begins)
+    assert better[begins, :3].std(0) == pytest.approx(starts[:, :3].std(0), rel=0.05)
+    assert better[begins, :3].mean(0) == pytest.approx(starts[:, :3].mean(0), abs=1e-3)
+    alone = Corrector(parts[0], (), CPU)(made, None)
+    assert torch.equal(better[~begins], alone[~begins])
+
+
+@pytest.mark.parametrize(
+    ("found", "count"),
+    [(prepared(), 3), (prepared("none"), 0), (prepared(circle=True), 1)],
+    ids=["linear", "no residuals", "circle"],
+)
+def test_which_columns_may_have_a_line(found: Prepared, count: int):
+    """Not those that outcomes would not follow, and not those on a circle, where what leaves it comes back."""
+    assert corrected_count(found.layout, found.scaler) == count
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    assert [len(each) for each in known] == [len(RANKS)] * count
+
+
+@pytest.mark.parametrize("rows", [0, 1, 49])
+def test_few_rows_tell_nothing(rows: int):
+    found = prepared()
+    made = blurred(found)[:rows]
+    assert torch.equal(corrected(found, made), made)
+    assert quantiles(found.layout, found.scaler, made) == ((), (), ())
+
+
+def test_rows_of_a_generator_that_has_diverged_or_makes_one_value_only():
+    found = prepared()
+    broken = blurred(found)
+    broken[5, 0], broken[:, 1] = torch.nan, 2.0
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    assert [one.column for one in corrections(found.layout, found.scaler, known, broken)] == [2]
+
+
+def test_a_correction_as_json():
+    one = Correction(3, (0.0, 1.0), (0.5, 0.5))
+    assert Correction.from_json(asdict(one)) == one
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"column": 0, "at": [0.0], "to": [0.0]},
+        {"column": 0, "at": [0.0, 0.0], "to": [0.0, 1.0]},
+        {"column": 0, "at": [0.0, 1.0], "to": [1.0, 0.0]},
+        {"column": 0, "at": [0.0, 1.0], "to": [0.0]},
+        {"column": 0, "at": [0.0, float("nan")], "to": [0.0, 1.0]},
+        {"column": "0", "at": [0.0, 1.0], "to": [0.0, 1.0]},
+        [],
+    ],
+    ids=["one knot", "equal", "falling", "lengths", "nan", "column", "list"],
+)
+def test_a_damaged_correction(entry: object):
+    with pytest.raises(SyntherError):
+        Correction.from_json(entry)
+
+
+def test_it_takes_no_numbers_from_main_memory():
+    """So that the work can be captured on a GPU: tensors on `meta` refuse to meet others."""
+    found = prepared()
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    made = blurred(found)
+    lines = corrections(found.layout, found.scaler, known, made)
+    meta = torch.device("meta")
+    begins = torch.zeros(ROWS, dtype=torch.bool, device=meta)
+    assert Corrector(lines, lines, meta)(made.to(meta), begins).shape == made.shape
+
+
+@pytest.mark.cuda
+def test_a_gpu_corrects_alike():
+    found = prepared()
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix).cuda())
+    made = blurred(found)
+    lines = corrections(found.layout, found.scaler, known, made.cuda())
+    here, there = (Corrector(lines, (), torch.device(name))(made.to(name), None).cpu() for name in ("cpu", "cuda"))
+    torch.testing.assert_close(here, there)
