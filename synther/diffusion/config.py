@@ -126,8 +126,8 @@ class SamplerConfig:
     s_tmax: float = 50.0
     s_noise: float = 1.003
     matched: bool = False
-    """Begin from noise stretched a little, so that rows have the mean and the covariance of the real ones. Where outcomes
-    are residuals, observations and actions also get the real quantiles, column by column."""
+    """Begin from noise stretched a little, so that rows have the mean and the covariance of the real ones. Where
+    outcomes are residuals, observations and actions also get the real quantiles, column by column."""
     restarts: int = 0
     """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
     restart_steps: int = 4

@@ -299,7 +299,7 @@ class Drawing:
         sampler = copy(self._uncorrected)
         sampler.asked = replace(asked, starts=1.0)
         starts = sampler.draw(_CALIBRATION_SEED, 0)
-        known_starts = corrections(model.layout, model.scaler, model.start_quantiles, starts)
+        known_starts = corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
         return replace(found, start_corrections=known_starts)
 
     def _calibration_rows(self) -> float:
