@@ -13,6 +13,8 @@ from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
 
+from ..support.distributions import furthest
+
 ROWS = 20_000
 CPU = torch.device("cpu")
 
@@ -36,13 +38,6 @@ def blurred(found: Prepared, seed: int = 1) -> torch.Tensor:
     draw = np.random.default_rng(seed)
     matrix = found.matrix[draw.permutation(len(found.matrix))]
     return torch.from_numpy(1.2 * matrix + 0.3 * draw.normal(size=matrix.shape).astype(np.float32) + 0.1)
-
-
-def furthest(one: np.ndarray, other: np.ndarray) -> float:
-    """Between the two distributions: the statistic of Kolmogorov and Smirnov."""
-    every = np.concatenate([one, other])
-    shares = [np.searchsorted(np.sort(values), every, side="right") / len(values) for values in (one, other)]
-    return float(np.abs(shares[0] - shares[1]).max())
 
 
 def corrected(found: Prepared, matrix: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from synther import Synthesizer, Transitions
 from synther.data import termination
 from synther.diffusion.config import SamplerConfig
 
+from ..support.distributions import furthest
 from ..support.watch import Watch
 from .rows import SHORT
 
@@ -58,6 +59,29 @@ def test_clipped_speeds_come_back_exactly_clipped(best):
             share, truth = np.mean(speeds == limit), np.mean(getattr(real, field)[:, 1] == limit)
             assert 0.5 * truth < share < 1.5 * truth
             assert np.mean(np.abs(speeds - limit) < 0.02) < 1.3 * share
+
+
+def test_observations_and_actions_have_the_real_quantiles_and_outcomes_follow():
+    """Also of a network that has learned for a moment only. Given values, and rows that are like others, stay."""
+    model, real = small(steps=100).fit(falling(), progress=False), falling()
+    columns = [("observation", 0), ("observation", 1), ("action", 0)]
+
+    def off(rows: Transitions) -> list[float]:
+        return [furthest(getattr(rows, field)[:, column], getattr(real, field)[:, column]) for field, column in columns]
+
+    def inconsistent(rows: Transitions) -> float:
+        height = rows.observation[:, 0] + 0.3 * rows.next_observation[:, 1]
+        return float(np.abs(rows.next_observation[:, 0] - height).mean())
+
+    plain = model.sample(8_000, seed=0, sampler={**SAMPLER, "matched": False}, progress=False)
+    rows = model.sample(8_000, seed=0, progress=False)
+    assert max(off(plain)) > 0.05
+    assert max(off(rows)) < 0.04
+    assert inconsistent(rows) < 1.25 * inconsistent(plain)
+    given = model.sample(given={"observation": real.observation, "action": real.action}, seed=0, progress=False)
+    np.testing.assert_array_equal(given.observation, real.observation)
+    near = model.sample(2_000, like=real, strength=0.01, seed=0, progress=False)
+    assert max(off(near)) < 0.05
 
 
 def test_terminals_are_where_the_limit_is_learned_from_the_rows_alone(best):
