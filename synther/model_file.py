@@ -282,8 +282,6 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     lines = corrected_count(layout, scaler)
     if any(len(each) not in (0, lines) or {*map(len, each)} - {0, len(RANKS)} for each in known):
         raise ValueError("its quantiles do not fit its columns")
-    if any(not 0 <= one.column < layout.width for one in calibration.every_correction):
-        raise ValueError("its corrections do not fit its columns")
     fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares, *known)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
@@ -297,6 +295,9 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         if any(len(own.drawn) not in (0, len(layout.following)) for own in fitted.student.calibrations.values()):
             raise ValueError("the numbers of its student for tables do not fit its columns")
     fitted.calibrations[settings.sampler] = calibration
+    every = [calibration, *(fitted.student.calibrations.values() if fitted.student else ())]
+    if any(not 0 <= one.column < layout.width for own in every for one in own.every_correction):
+        raise ValueError("its corrections do not fit its columns")
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = start = Start(**groups["start"])
         if start.matrix.shape != (layout.width, layout.width) or start.shift.shape != (layout.width,):

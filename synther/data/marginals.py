@@ -38,12 +38,12 @@ Quantiles = tuple[tuple[float, ...], ...]
 
 RANKS = torch.special.ndtr(torch.linspace(-3.2, 3.2, 97, dtype=torch.float64)).numpy()
 """Evenly in normal scores, so that tails are followed too."""
-_MOST_ROWS = 1 << 18  # evenly chosen: more change nothing
+MOST_ROWS = 1 << 18
+"""Evenly chosen, from which quantiles are taken: more change nothing."""
 _ROWS_APART = 200  # between neighbouring ranks in the middle, by which a share is known to 7 %
 _STRIDES = 1, 2, 4, 8, 16, 32
 _FEWEST = 50  # rows, which tell a mean and a std
-_CLOSE = 0.02  # between shares up to any value: a column of which no share is further off has no line,
-_CLOSE_SPIKED = 0.0  # unless it has spikes
+_CLOSE = 0.02  # between shares up to any value: a column without spikes of which no share is further off has no line
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def corrections(layout: Layout, scaler: Scaler, real: Quantiles, matrix: Tensor,
         stride = _stride(len(values))
         if not wanted or not stride or not np.isfinite(values).all():
             continue
-        shares = np.searchsorted(np.sort(values), wanted) / len(values)
-        if not every and np.abs(shares - RANKS).max() <= (_CLOSE_SPIKED if column in spiked else _CLOSE):
+        off = np.abs(np.searchsorted(np.sort(values), wanted) / len(values) - RANKS).max()
+        if off <= _CLOSE and column not in spiked and not every:
             continue
         at, to = np.quantile(values, RANKS)[::stride], np.array(wanted)[::stride]
         apart = np.diff(at, prepend=-np.inf) > np.spacing(np.abs(at).max())
@@ -143,10 +143,9 @@ def _corrected(layout: Layout, scaler: Scaler) -> Sequence[tuple[int, range]]:
 
 def _values(matrix: Tensor, column: int, spikes: range) -> NDArray[np.float64]:
     """What a column holds where its number counts. (M,)"""
-    some = matrix[:: max(1, -(-len(matrix) // _MOST_ROWS))]
-    values = some[:, column]
+    values = matrix[:, column]
     if spikes:
-        values = values[~(some[:, spikes.start : spikes.stop] > 0.5).any(1)]
+        values = values[~(matrix[:, spikes.start : spikes.stop] > 0.5).any(1)]
     return np.asarray(values.double().cpu().numpy())
 
 

@@ -19,7 +19,7 @@ from synther.data.calibration import Weights
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
-from synther.data.marginals import Quantiles, quantiles
+from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.data.preparing import prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
@@ -562,12 +562,15 @@ def _shares(layout: Layout, rows: Transitions) -> Weights:
 
 def _quantiles(task: Task) -> tuple[Quantiles, Quantiles]:
     """Those of the real rows, and of those that begin an episode, where the network is told which do."""
-    layout, scaler, matrix = task.prepared.layout, task.prepared.scaler, task.matrix
-    first = None if task.told is None else task.told.first
+    matrix, first = task.matrix, None if task.told is None else task.told.first
+
+    def of(chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Quantiles:
+        some = torch.from_numpy(chosen[:: max(1, -(-len(chosen) // MOST_ROWS))]).to(matrix.device)
+        return quantiles(task.prepared.layout, task.prepared.scaler, matrix[some])
+
     if first is None:
-        return quantiles(layout, scaler, matrix), ()
-    begins = torch.from_numpy(first).to(matrix.device)
-    return quantiles(layout, scaler, matrix[~begins]), quantiles(layout, scaler, matrix[begins])
+        return of(np.arange(len(matrix))), ()
+    return of(np.flatnonzero(~first)), of(np.flatnonzero(first))
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
