@@ -36,12 +36,12 @@ from synther.schema import checked, finite
 Quantiles = tuple[tuple[float, ...], ...]
 """Of each column that may have a line, its values at RANKS; none where rows were too few."""
 
-RANKS = torch.special.ndtr(torch.linspace(-3.2, 3.2, 97, dtype=torch.float64)).numpy()
-"""Evenly in normal scores, so that tails are followed too."""
+RANKS = torch.special.ndtr(torch.linspace(-2.4, 2.4, 73, dtype=torch.float64)).numpy()
+"""Evenly in normal scores. Beyond the outer hundredths, rows are too few to tell more than how far to shift them."""
 MOST_ROWS = 1 << 18
 """Evenly chosen, from which quantiles are taken: more change nothing."""
 _ROWS_APART = 200  # between neighbouring ranks in the middle, by which a share is known to 7 %
-_STRIDES = 1, 2, 4, 8, 16, 32
+_STRIDES = 1, 2, 4, 8, 12, 24
 _FEWEST = 50  # rows, which tell a mean and a std
 _CLOSE = 0.02  # between shares up to any value: a column without spikes of which no share is further off has no line
 

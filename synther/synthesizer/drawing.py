@@ -22,7 +22,7 @@ from synther.cores import cores
 from synther.data.calibration import Calibration, class_weights, rebalanced, resampled
 from synther.data.decoding import Decoded, Decoder
 from synther.data.layout import Layout
-from synther.data.marginals import Corrector, corrections
+from synther.data.marginals import Corrections, Corrector, corrections
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
 from synther.diffusion.config import DISTILLED, SamplerConfig
@@ -258,9 +258,13 @@ class Drawing:
         found = Calibration(model.layout.thresholds)
         if self._has_quantiles:
             begins = [self._begins(sampler.given(_CALIBRATION_SEED, block)) for block in blocks]
-            found = self._correcting(found, drawn, begins)
-            correct = Corrector(found.corrections, found.start_corrections, sampler.device)
-            drawn = list(map(correct, drawn, begins))
+            found = replace(
+                found, corrections=self._corrections(drawn, begins), start_corrections=self._start_corrections()
+            )
+            # Flags are counted in rows that lines were not found in, as all later rows are: half of them in turn.
+            others = [self._corrections(drawn[side::2], begins[side::2]) or found.corrections for side in (1, 0)]
+            correct = [Corrector(lines, found.start_corrections, sampler.device) for lines in others]
+            drawn = [correct[block % 2](drawn[block], begins[block]) for block in blocks]
         for _ in range(1 if model.scaler.residuals is None else 2):  # outcomes follow from what was cut already
             decoder, flags, numbers = self._decoder(found), [], []
             for matrix in drawn:
@@ -287,20 +291,21 @@ class Drawing:
             return found
         return found.balancing(model.rates[names.index("terminal")], rows.terminal, weight)
 
-    def _correcting(self, found: Calibration, drawn: list[Tensor], begins: list[Tensor | None]) -> Calibration:
-        """The same, with what takes columns of `drawn` rows to the quantiles of the real ones."""
-        model, every = self.model, torch.cat(drawn)
-        known = [each for each in begins if each is not None]
-        usual = every[~torch.cat(known)] if known else every
-        found = replace(found, corrections=corrections(model.layout, model.scaler, model.quantiles, usual))
-        asked = model.conditions.asking()
+    def _corrections(self, drawn: list[Tensor], begins: list[Tensor | None]) -> Corrections:
+        """What takes columns of `drawn` rows to the quantiles of the real ones."""
+        model = self.model
+        usual = [rows if begin is None else rows[~begin] for rows, begin in zip(drawn, begins, strict=True)]
+        return corrections(model.layout, model.scaler, model.quantiles, torch.cat(usual)) if usual else ()
+
+    def _start_corrections(self) -> Corrections:
+        """The same for rows that begin an episode, where the network is told which do."""
+        model, asked = self.model, self.model.conditions.asking()
         if asked is None or model.conditions.starts is None:
-            return found
+            return ()
         sampler = copy(self._uncorrected)
         sampler.asked = replace(asked, starts=1.0)
         starts = sampler.draw(_CALIBRATION_SEED, 0)
-        known_starts = corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
-        return replace(found, start_corrections=known_starts)
+        return corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
 
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""
