@@ -37,7 +37,7 @@ Quantiles = tuple[tuple[float, ...], ...]
 """Of each column that may have a line, its values at RANKS; none where rows were too few."""
 
 RANKS = torch.special.ndtr(torch.linspace(-2.4, 2.4, 73, dtype=torch.float64)).numpy()
-"""Evenly in normal scores. Beyond the outer hundredths, rows are too few to tell more than how far to shift them."""
+"""Evenly in normal scores. Beyond the outer hundredths, rows are too few to tell how a line bends."""
 MOST_ROWS = 1 << 18
 """Evenly chosen, from which quantiles are taken: more change nothing."""
 _ROWS_APART = 200  # between neighbouring ranks in the middle, by which a share is known to 7 %
@@ -48,7 +48,7 @@ _CLOSE = 0.02  # between shares up to any value: a column without spikes of whic
 
 @dataclass(frozen=True)
 class Correction:
-    """A column of the matrix, and the line that corrects it: straight between knots, and shifting beyond them."""
+    """A column of the matrix, and the line that corrects it: straight between knots, and with its mean slope beyond."""
 
     column: int
     at: tuple[float, ...]
@@ -56,7 +56,8 @@ class Correction:
 
     @property
     def line(self) -> Line:
-        return Line(np.array(self.at), np.array(self.to), 1.0, 1.0)
+        slope = (self.to[-1] - self.to[0]) / (self.at[-1] - self.at[0])
+        return Line(np.array(self.at), np.array(self.to), slope, slope)
 
     @classmethod
     def from_json(cls, entry: Any) -> Correction:
