@@ -412,6 +412,13 @@ class Layout:
         """The columns of the matrix that hold observation and action."""
         return [*self.columns_of("observation"), *self.columns_of("action")]
 
+    @cached_property
+    def nominal_outcomes(self) -> tuple[Place, ...]:
+        """Next observations without an order between their values, such as the mode of a switch. Others may follow from
+        them: a room is heated where the heating is on."""
+        nominal = (Binary, kinds.Categorical, kinds.OneHot, kinds.Codebook)
+        return tuple(run for run in self._runs if run.field == _PAIR[1] and isinstance(run.kind, nominal))
+
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
         spans = [place.matrix for place in self.places if place.field == field]
@@ -513,13 +520,13 @@ class Layout:
 
     @cached_property
     def unsettled(self) -> tuple[Place, ...]:
-        """Discrete columns of observation and action."""
+        """Discrete columns of observation and action, and those of the next observation that others may follow from."""
         given = [run for run in self._runs if run.field in ("observation", "action") and run.kind.matrix_width]
-        return tuple(run for run in given if not isinstance(run.kind, Real))
+        return (*(run for run in given if not isinstance(run.kind, Real)), *self.nominal_outcomes)
 
     def settle(self, matrix: Matrix) -> None:
-        """Replace discrete observations and actions in rows of the matrix by what they will be as rows: valid codes,
-        values on their lattice. What follows from them can then follow from those."""
+        """Replace those in rows of the matrix by what they will be as rows: valid codes, values on their lattice. What
+        follows from them can then follow from those."""
         for place in self.unsettled:
             matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
 

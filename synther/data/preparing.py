@@ -63,7 +63,8 @@ def prepare(
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
-    given = [] if residuals == "none" else layout.given_columns
+    nominal = [column for place in layout.nominal_outcomes for column in range(place.matrix.start, place.matrix.stop)]
+    given = [] if residuals == "none" else [*layout.given_columns, *nominal]
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)

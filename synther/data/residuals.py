@@ -6,6 +6,9 @@ small beside that error. Here what a regression can tell is taken out before the
 afterwards: what remains has std 1, so the network models the randomness of an outcome at full size, and a
 relation that is linear (a position that moves by velocity times time) holds exactly in every generated row.
 
+Next observations without an order, such as the mode of a switch, are given too: they come out of the network, and other
+outcomes fit what comes out.
+
 The regression is linear in every given column. If it may bend, then at some knots in a few of them, where that helps: a
 small network is then spared much of its work, while a large one, which learns the curve itself, is disturbed by the
 knots (measured on walker2d: twice the dynamics error). Of an outcome on a lattice (whole numbers, steps of 0.1) only

@@ -340,12 +340,14 @@ def test_columns_side_by_side_become_rows():
     assert Layout.infer(rows).dressed(beside).equals(rows)
 
 
-def test_settling_makes_what_is_given_valid_and_leaves_outcomes_and_numbers_alone():
+def test_settling_makes_what_others_follow_from_valid_and_leaves_outcomes_and_numbers_alone():
     layout = Layout.infer(everything())
     generated = np.random.default_rng(2).normal(size=(200, layout.width))
     settled = generated.copy()
     layout.settle(settled)
     given = np.isin(layout.fields, ("observation", "action"))
+    for place in layout.nominal_outcomes:
+        given[place.matrix] = True
     smooth = np.array([name in ("observation[0]", "action[0]") for name in layout.names])
     assert np.array_equal(settled[:, ~given | smooth], generated[:, ~given | smooth])
     assert not np.array_equal(settled[:, given & ~smooth], generated[:, given & ~smooth])

@@ -272,3 +272,28 @@ def test_generated_steps_stay_on_the_lattice():
     assert set(np.rint(tenths)) == {-1.0, 0.0, 1.0}
     real = world(tenths=True)
     assert np.mean(np.rint(tenths) == np.rint(10 * (real.next_observation - real.observation)[:, 0])) > 0.95
+
+
+@pytest.mark.parametrize("modes", [2, 3])
+def test_what_follows_from_the_mode_of_the_next_state_fits_the_mode_that_comes_out(modes: int):
+    """A heating that is on, off or on half power: the next temperature fits it, whichever is generated."""
+    random = np.random.default_rng(0)
+    mode, following = random.integers(0, modes, (2, 4_000))
+    heat = np.array([0.0, 2.0, 5.0])
+
+    def columns(temperature: np.ndarray, of: np.ndarray) -> np.ndarray:
+        return np.column_stack([temperature, of if modes == 2 else np.eye(modes)[of]])
+
+    temperature, action = random.normal(size=4_000), random.uniform(-1, 1, (4_000, 1))
+    warmer = 0.9 * temperature + heat[following] + 0.05 * random.normal(size=4_000)
+    real = Transitions(columns(temperature, mode), action, temperature, columns(warmer, following))
+    found = prepare(real, "standard", "onehot", spikes=True, residuals="linear")
+    noisy = found.matrix.copy()
+    for place in found.layout.nominal_outcomes:
+        noisy[:, place.matrix] += random.normal(size=noisy[:, place.matrix].shape)
+    made = found.layout.unpack(found.scaler.inverse(noisy, found.layout.settle))
+    decoded = made.next_observation[:, 1:]
+    now = decoded[:, 0].astype(int) if modes == 2 else decoded.argmax(1)
+    assert np.mean(now != following) > 0.05, "noise has changed some modes"
+    left = made.next_observation[:, 0] - 0.9 * made.observation[:, 0] - heat[now]
+    assert left.std() == pytest.approx(0.05, rel=0.1)
