@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from synther.data.checks import check_rows
 from synther.data.codes import Coding
 from synther.data.inference import Integers
-from synther.data.lattices import Grid
+from synther.data.lattices import ROWS_PER_WEIGHT, Grid
 from synther.data.layout import Layout
 from synther.data.residuals import Regression
 from synther.data.scaling import Scaler, resolve_kinds
@@ -63,9 +63,11 @@ def prepare(
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
-    nominal = [column for place in layout.nominal_outcomes for column in range(place.matrix.start, place.matrix.stop)]
-    given = [] if residuals == "none" else [*layout.given_columns, *nominal]
+    given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
+    modes = [column for place in layout.nominal_outcomes for column in range(place.matrix.start, place.matrix.stop)]
+    if given and len(rows) >= ROWS_PER_WEIGHT * (len(given) + len(modes) + len(outcomes)):
+        given = [*given, *modes]
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
     regression = Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier) if given else None
