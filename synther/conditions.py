@@ -35,8 +35,8 @@ TD_ERROR = "td_error"
 """Name of a condition whose numbers come from the critics of the agent that is being trained."""
 START = "start"
 """The condition that a fit adds by itself: whether a row begins an episode."""
-RARE_STARTS = 0.02
-"""Starts are a condition of their own only if fewer than this share of the rows begin an episode."""
+RARE_STARTS = 0.05
+"""Starts are a condition of their own only if no more than this share of the rows begin an episode."""
 FEWEST_STARTS = 20
 _OF_ALL_ROWS = ("return", "curiosity")
 """Relevance functions whose number of a row depends on other rows."""
@@ -244,7 +244,7 @@ class Conditions:
         if self.starts is None:
             raise ConfigError(
                 f"condition {START!r}: this model was not told which rows begin an episode. Fit with data.starts, on "
-                f"rows of which at least {FEWEST_STARTS} and less than {RARE_STARTS:.0%} do"
+                f"rows of which at least {FEWEST_STARTS} and at most {RARE_STARTS:.0%} do"
             )
         if not isinstance(share, bool | int | float) or not 0 <= share <= 1:
             raise ConfigError(f"condition {START!r}: expected the share of rows that begin an episode, got {share!r}")
@@ -439,7 +439,7 @@ def _times(starts: float) -> int:
 def _are_rare(first: NDArray[np.bool_]) -> bool:
     """Whether rows that begin an episode are worth to be told: rare, and enough to learn them."""
     count = np.count_nonzero(first)
-    return bool(count >= FEWEST_STARTS and count < RARE_STARTS * len(first))
+    return bool(count >= FEWEST_STARTS and count <= RARE_STARTS * len(first))
 
 
 def _named(condition: Any) -> dict[str, Given]:

@@ -30,6 +30,7 @@ from synther.data.layout import Layout
 from synther.data.numbers import Real, Spiked, Wrapped
 from synther.data.quantiles import Line, Lines
 from synther.data.scaling import Scaler
+from synther.data.values import Integer
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -137,7 +138,7 @@ def _corrected(layout: Layout, scaler: Scaler) -> Sequence[tuple[int, range]]:
     for place in layout.places:
         column, kind = place.matrix.start, place.kind
         returns = isinstance(kind, Wrapped) or (place.field, place.source.start) in on_spheres
-        if column in free and isinstance(kind, Real) and not returns:  # to its circle or sphere, which is right already
+        if column in free and isinstance(kind, Real | Integer) and not returns:  # to its circle or sphere, and is right
             found.append((column, range(column + 1, place.matrix.stop)))
     return found
 

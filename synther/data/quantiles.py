@@ -42,9 +42,8 @@ class Curve:
         values[0], values[-1] = low, high
         values[np.abs(values) < _SMALLEST] = 0.0
         values, place = np.unique(values, return_inverse=True)
-        merged = np.bincount(place, scores) / np.bincount(
-            place
-        )  # a value that many rows share sits at its middle score
+        weight = np.exp(-np.square(scores) / 2)  # how many rows are at a knot: these are even in scores
+        merged = np.bincount(place, weight * scores) / np.bincount(place, weight)  # a shared value has its mean score
         return cls(tuple(values.tolist()), tuple(merged.tolist()))
 
     def halfway(self) -> Curve:

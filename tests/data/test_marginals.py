@@ -80,6 +80,23 @@ def test_where_a_spike_is_the_number_does_not_count():
     assert furthest(corrected(found, made)[others, value].numpy(), real) < 0.02
 
 
+def test_whole_numbers_that_pile_up_at_an_end_come_as_often():
+    draw = np.random.default_rng(0)
+    stock = np.maximum(draw.poisson(100, ROWS) - 85, 0)  # of which 7 % are 0, and more than 32 values in all
+    rows = Transitions(
+        stock, draw.normal(size=(ROWS, 1)), stock.astype(float), np.maximum(stock - draw.poisson(2, ROWS), 0)
+    )
+    found = prepare(rows, "quantile", "onehot", spikes=True, integers="ordered", residuals="bent")
+    made = blurred(found)
+
+    def empty(matrix: torch.Tensor) -> float:
+        return float(np.mean(found.layout.unpack(found.scaler.inverse(matrix.numpy())).observation == 0))
+
+    truth = np.mean(stock == 0)
+    assert abs(empty(made) - truth) > 0.15 * truth
+    assert empty(corrected(found, made)) == pytest.approx(truth, rel=0.07)
+
+
 def test_rows_that_begin_an_episode_have_lines_of_their_own():
     found = prepared()
     starts = torch.from_numpy(found.matrix[:1000]) * 0.01

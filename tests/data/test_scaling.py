@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from synther.data import scaling
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
-from synther.data.quantiles import Line, Lines
+from synther.data.quantiles import Curve, Line, Lines
 from synther.data.scaling import SCALINGS, Scaler, resolve_kinds
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -336,3 +336,13 @@ def test_a_table_finds_what_a_search_finds(knots, gap):
     x = torch.from_numpy(around(at))[None]
     found, expected = (Lines([each], torch.device("cpu")).follow(x) for each in (line, searched))
     assert torch.equal(found, expected)
+
+
+def test_values_that_many_rows_share_have_the_mean_score_of_those_rows():
+    """Of a normal column, what lies below -1.5 is moved there: its mean score is E[z | z < -1.5]."""
+    scores = np.array([NormalDist().inv_cdf(rank) for rank in (np.arange(20_000) + 0.5) / 20_000])
+    values = np.maximum(scores, -1.5)
+    curve = Curve.fit(values, values.min(), values.max())
+    assert curve.values[0] == -1.5
+    assert curve.scores[0] == pytest.approx(scores[scores < -1.5].mean(), abs=0.02)
+    assert np.interp(0.3, curve.values, curve.scores) == pytest.approx(0.3, abs=0.01)

@@ -164,7 +164,7 @@ def test_where_starts_are_not_rare_or_not_known_nothing_is_told(walks, change):
     rows = {
         "off": walks,
         "shuffled": walks[RANDOM.permutation(len(walks))],
-        "frequent": walks[np.arange(len(walks)) % 200 < 40],
+        "frequent": walks[np.arange(len(walks)) % 200 < 19],
     }[change]
     few = {
         "network": {"width": 8, "depth": 1},
