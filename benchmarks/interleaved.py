@@ -44,9 +44,9 @@ _WORK = {
     + "made, path = rows(1_000_000), 'rows.npz'\nwrite(*((made, path) if NEW else (path, made)))\nread(path)",
 }
 _AGENTS = {
-    "td3_bc": "2000",
-    "iql": "2000",
-    "edac": "300",
+    "td3_bc": "400",
+    "iql": "400",
+    "edac": "50",
 }
 
 
