@@ -412,6 +412,11 @@ class Layout:
         """The columns of the matrix that hold observation and action."""
         return [*self.columns_of("observation"), *self.columns_of("action")]
 
+    @property
+    def mode_columns(self) -> list[int]:
+        """The columns of the matrix that hold nominal outcomes."""
+        return _columns(self.nominal_outcomes)
+
     @cached_property
     def nominal_outcomes(self) -> tuple[Place, ...]:
         """Next observations without an order between their values, such as the mode of a switch. Others may follow from
@@ -421,8 +426,7 @@ class Layout:
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
-        spans = [place.matrix for place in self.places if place.field == field]
-        return [column for span in spans for column in range(span.start, span.stop)]
+        return _columns([place for place in self.places if place.field == field])
 
     def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows `pack` can take: those without a value that their column cannot have. (N,)"""
@@ -605,6 +609,10 @@ def _tables(entries: Sequence[Any], every: Sequence[Kind]) -> tuple[Following, .
         if len(table.shares[0]) != every[table.outcome].class_count or sizes != list(table.sizes):
             raise FormatError("layout.following: expected a share of each value that the columns have")
     return tables
+
+
+def _columns(places: Sequence[Place]) -> list[int]:
+    return [column for place in places for column in range(place.matrix.start, place.matrix.stop)]
 
 
 def _number(place: Place) -> Number | None:

@@ -6,11 +6,11 @@ real ones sets them right, and moves a row hardly at all. Only columns that outc
 follow from the corrected values: exactly, as far as a regression explains them. The rest of them is as it was, which
 is why a column that is nearly right stays as it is.
 
-Rows that begin an episode often lie so close to each other that the line of all rows would move them elsewhere. Where
-the network is told which rows those are, they have lines of their own.
+Rows that begin an episode often lie close together. The line of all rows would move them elsewhere, so they have lines
+of their own if the network is told which rows they are.
 
-A spike inside the range of a column (numbers.py) has a column of its own that says where the number counts. Quantiles
-are those of the rows where it does.
+A column with a spike inside its range has a second column that marks the rows on the spike (numbers.py). Those rows are
+left out of its quantiles.
 
 NOTE[paper]: the paper leaves values as the sampler makes them.
 """
@@ -144,7 +144,7 @@ def _corrected(layout: Layout, scaler: Scaler) -> Sequence[tuple[int, range]]:
 
 
 def _values(matrix: Tensor, column: int, spikes: range) -> NDArray[np.float64]:
-    """What a column holds where its number counts. (M,)"""
+    """What a column holds in the rows that are on none of its spikes. (M,)"""
     values = matrix[:, column]
     if spikes:
         values = values[~(matrix[:, spikes.start : spikes.stop] > 0.5).any(1)]

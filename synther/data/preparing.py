@@ -65,9 +65,8 @@ def prepare(
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
-    modes = [column for place in layout.nominal_outcomes for column in range(place.matrix.start, place.matrix.stop)]
-    if given and len(rows) >= ROWS_PER_WEIGHT * (len(given) + len(modes) + len(outcomes)):
-        given = [*given, *modes]
+    if given and len(rows) >= ROWS_PER_WEIGHT * (len(given) + len(layout.mode_columns) + len(outcomes)):
+        given = [*given, *layout.mode_columns]
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
     regression = Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier) if given else None

@@ -298,7 +298,7 @@ class Drawing:
         return corrections(model.layout, model.scaler, model.quantiles, torch.cat(usual)) if usual else ()
 
     def _start_corrections(self) -> Corrections:
-        """The same for rows that begin an episode, where the network is told which do."""
+        """The same for starts of episodes; none if the network is not told which rows are starts."""
         model, asked = self.model, self.model.conditions.asking()
         if asked is None or model.conditions.starts is None:
             return ()

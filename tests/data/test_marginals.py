@@ -121,7 +121,7 @@ def test_rows_that_begin_an_episode_have_lines_of_their_own():
     ids=["linear", "no residuals", "circle"],
 )
 def test_which_columns_may_have_a_line(found: Prepared, count: int):
-    """Not those that outcomes would not follow, and not those on a circle, where what leaves it comes back."""
+    """None if outcomes do not follow from a regression. A value on a circle is put back onto it, and needs no line."""
     assert corrected_count(found.layout, found.scaler) == count
     known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
     assert [len(each) for each in known] == [len(RANKS)] * count
