@@ -561,7 +561,7 @@ def _shares(layout: Layout, rows: Transitions) -> Weights:
 
 
 def _quantiles(task: Task) -> tuple[Quantiles, Quantiles]:
-    """Those of the real rows, and those of starts of episodes: none if the network is not told which rows are starts."""
+    """Those of the real rows, and of starts of episodes: none if the network is not told which rows are starts."""
     matrix, first = task.matrix, None if task.told is None else task.told.first
 
     def of(chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Quantiles:
