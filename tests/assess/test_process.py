@@ -11,6 +11,12 @@ from synther.errors import DataError
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers_in_any_order_of_tests() -> None:
+    global RNG
+    RNG = np.random.default_rng(0)
+
+
 def rotated(stds: list[float], rows: int = 4_000) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian rows with these stds along the columns of a random rotation, and the rotation."""
     rotation, _ = np.linalg.qr(RNG.normal(size=(len(stds),) * 2))

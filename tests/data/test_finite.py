@@ -20,6 +20,12 @@ from synther.errors import DataError
 RANDOM = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers_in_any_order_of_tests() -> None:
+    global RANDOM
+    RANDOM = np.random.default_rng(0)
+
+
 def rows_of(observation: np.ndarray, /, **changes: Any) -> Transitions:
     count = len(observation)
     given: dict[str, Any] = {

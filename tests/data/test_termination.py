@@ -17,6 +17,12 @@ from synther.errors import FormatError
 RANDOM = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers_in_any_order_of_tests() -> None:
+    global RANDOM
+    RANDOM = np.random.default_rng(0)
+
+
 def rows_that_end(ends: np.ndarray, following: np.ndarray) -> Transitions:
     count = len(following)
     return Transitions.of(

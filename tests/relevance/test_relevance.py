@@ -13,6 +13,12 @@ from synther.relevance import RELEVANCE, curiosity, log_probability, relevance, 
 RANDOM = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers_in_any_order_of_tests() -> None:
+    global RANDOM
+    RANDOM = np.random.default_rng(0)
+
+
 def rows(count: int = 50, discrete: bool = False) -> Transitions:
     state = RANDOM.normal(size=(count, 2))
     action = RANDOM.integers(0, 3, count) if discrete else RANDOM.uniform(-1, 1, (count, 1))

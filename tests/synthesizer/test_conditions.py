@@ -10,21 +10,17 @@ from synther.conditions import Scale, bottom, parse, top
 from synther.errors import ConfigError
 
 SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "batch_size": 128, "learning_rate": 3e-3}}
-RANDOM = np.random.default_rng(0)
-
-
-def noisy(count: int = 4_000) -> Transitions:
-    """The reward is the observation and noise: among the top tenth of rewards, observations are high."""
-    observation, noise = RANDOM.normal(size=(2, count, 1))
-    reward = 0.8 * observation[:, 0] + 0.6 * noise[:, 0]
-    action = RANDOM.uniform(-1, 1, (count, 1))
-    zero = np.zeros(count, bool)
-    return Transitions(observation, action, reward, observation + 0.1 * action, zero)
 
 
 @pytest.fixture(scope="module")
 def real() -> Transitions:
-    return noisy()
+    """The reward is the observation and noise: among the top tenth of rewards, observations are high."""
+    random, count = np.random.default_rng(0), 4_000
+    observation, noise = random.normal(size=(2, count, 1))
+    reward = 0.8 * observation[:, 0] + 0.6 * noise[:, 0]
+    action = random.uniform(-1, 1, (count, 1))
+    zero = np.zeros(count, bool)
+    return Transitions(observation, action, reward, observation + 0.1 * action, zero)
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +125,13 @@ def test_a_fit_may_start_from_a_model_of_other_conditions(model, real):
 @pytest.fixture(scope="module")
 def walks() -> Transitions:
     """Episodes of 200 rows that begin at rest, which no later row is near: 1 row in 200."""
-    episodes, steps = 60, 200
-    states = 3 + RANDOM.normal(size=(episodes, steps + 1, 2))
-    states[:, 0] = 0.05 * RANDOM.normal(size=(episodes, 2))
+    random, episodes, steps = np.random.default_rng(0), 60, 200
+    states = 3 + random.normal(size=(episodes, steps + 1, 2))
+    states[:, 0] = 0.05 * random.normal(size=(episodes, 2))
     count = episodes * steps
     return Transitions(
-        observation=states[:, :-1].reshape(-1, 2), action=RANDOM.uniform(-1, 1, (count, 1)),
-        reward=RANDOM.normal(size=count), next_observation=states[:, 1:].reshape(-1, 2),
+        observation=states[:, :-1].reshape(-1, 2), action=random.uniform(-1, 1, (count, 1)),
+        reward=random.normal(size=count), next_observation=states[:, 1:].reshape(-1, 2),
         terminal=np.zeros(count, bool), timeout=np.arange(count) % steps == steps - 1,
     )  # fmt: skip
 
@@ -163,7 +159,7 @@ def test_starts_come_at_their_real_share_and_at_rest(walks):
 def test_where_starts_are_not_rare_or_not_known_nothing_is_told(walks, change):
     rows = {
         "off": walks,
-        "shuffled": walks[RANDOM.permutation(len(walks))],
+        "shuffled": walks[np.random.default_rng(0).permutation(len(walks))],
         "frequent": walks[np.arange(len(walks)) % 200 < 19],
     }[change]
     few = {
@@ -193,7 +189,7 @@ def test_quantiles_are_shares_of_lower_values(values, quantiles):
 
 def test_quantiles_mean_the_same_after_another_fit():
     """Rewards that double between two fits keep their quantiles."""
-    values = RANDOM.normal(size=5_000)
+    values = np.random.default_rng(0).normal(size=5_000)
     before, after = Scale.fit("x", values), Scale.fit("x", 2 * values)
     np.testing.assert_allclose(before.quantiles(values), after.quantiles(2 * values), atol=1e-9)
 
