@@ -45,8 +45,7 @@ _SHARED = ("json", "quiet", "config_file", "write_config", "action", "name", "ou
 
 def paper(arguments: list[str]) -> None:
     chosen = options.parse("paper", Paper, arguments)
-    # Absolute paths, because the workers of a cluster start in another folder.
-    folder, policies = (None if path is None else path.resolve() for path in (chosen.folder, chosen.policies))
+    folder, policies = options.from_anywhere(chosen.folder), options.from_anywhere(chosen.policies)
     chosen = replace(chosen, out=chosen.out.resolve(), folder=folder, policies=policies)
     command = shlex.join(["synther", "paper", *arguments])
     if chosen.action == "run":
