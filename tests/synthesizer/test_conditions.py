@@ -12,15 +12,19 @@ from synther.errors import ConfigError
 SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "batch_size": 128, "learning_rate": 3e-3}}
 
 
-@pytest.fixture(scope="module")
-def real() -> Transitions:
+def noisy(count: int = 4_000) -> Transitions:
     """The reward is the observation and noise: among the top tenth of rewards, observations are high."""
-    random, count = np.random.default_rng(0), 4_000
+    random = np.random.default_rng(0)
     observation, noise = random.normal(size=(2, count, 1))
     reward = 0.8 * observation[:, 0] + 0.6 * noise[:, 0]
     action = random.uniform(-1, 1, (count, 1))
     zero = np.zeros(count, bool)
     return Transitions(observation, action, reward, observation + 0.1 * action, zero)
+
+
+@pytest.fixture(scope="module")
+def real() -> Transitions:
+    return noisy()
 
 
 @pytest.fixture(scope="module")
