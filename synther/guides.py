@@ -201,6 +201,7 @@ class View:
         self._to_values = {column: Lines([curve.to_values], device) for column, curve in scaler.curves}
         self._to_scores = {column: Lines([curve.to_scores], device) for column, curve in scaler.curves}
         self._covariance = covariance.to(device)
+        self._identities = [one for one in layout.identities if one.field == "observation"]
 
     def observation(self, scaled: Tensor) -> Tensor:
         return self._raw(scaled, "observation")
@@ -218,7 +219,10 @@ class View:
             else:
                 value, _ = self._number(scaled, one.column)
                 columns.append(value.clamp(one.low, one.high)[:, None])
-        return torch.cat(columns, dim=1)
+        raw = torch.cat(columns, dim=1)
+        for identity in self._identities if field == "observation" else ():
+            identity.put({field: raw})
+        return raw
 
     def _decoded(self, scaled: Tensor, place: Place) -> Tensor:
         """The most likely values of columns without an order. (N, W)"""
@@ -235,6 +239,11 @@ class View:
     def add_gradient(self, slope: Tensor, scaled: Tensor, field: str, gradient: Tensor) -> None:
         """Add a gradient in a field's own units to that in the scaled rows."""
         place = 0
+        if field == "observation" and self._identities:
+            gradient = gradient.clone()
+            for identity in reversed(self._identities):
+                for parent in identity.parents:
+                    gradient[:, parent.column] += parent.weight * gradient[:, identity.column]
         for one in self.shown[field]:
             if isinstance(one, Number) and one.column is not None:
                 slope[:, one.column] += gradient[:, place] * self._number(scaled, one.column)[1]

@@ -27,7 +27,7 @@ from synther.data.scaling import Scaler
 from synther.data.spheres import Projection
 from synther.data.termination import FEATURES, Decision, TerminationTree
 from synther.data.turning import put_turned
-from synther.data.values import Binary, Constant
+from synther.data.values import Binary, Constant, Derived
 from synther.errors import DataError
 
 if TYPE_CHECKING:
@@ -84,7 +84,12 @@ class Decoder:
         constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
         self._projection = Projection(layout.spheres, device)
         turned = {turn.columns for turn in layout.turns}
-        others = [sphere for sphere in layout.spheres if not constant and sphere.columns not in turned]
+        known = {one.column for one in layout.identities if one.field == "next_observation"}
+        others = [
+            sphere
+            for sphere in layout.spheres
+            if not constant and sphere.columns not in turned and known.isdisjoint(sphere.columns)
+        ]
         self._next_projection = Projection(others, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
@@ -134,6 +139,8 @@ class Decoder:
         self._projection.put(fields["observation"])
         put_turned(self.layout.turns, fields)
         self._next_projection.put(fields["next_observation"])
+        for identity in self.layout.identities:
+            identity.put(fields)
         if self._unusual is not None:
             unusual = self._unusual(fields)
             fields[_UNUSUAL][:, 0] = unusual
@@ -142,8 +149,10 @@ class Decoder:
                 fields["reward"][:, 0].fill_(usual).masked_fill_(unusual, other)
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
+        reward = fields["reward"]
+        if self.layout.formula is not None:
+            reward[:, 0] = (reward[:, 0].double() + self.layout.formula(fields)).to(reward.dtype)
         if self.layout.terminal_reward:
-            reward = fields["reward"]
             reward += fields["terminal"].to(reward.dtype) * self.layout.terminal_reward
 
     def rows(self, memory: NDArray[np.uint8], count: int) -> Decoded:
@@ -183,7 +192,7 @@ class Decoder:
 
 def _is_plain(layout: Layout) -> bool:
     """Whether rows can be decoded on any device."""
-    return not layout.unsettled and all(isinstance(kind, (Real, Binary, Constant)) for kind in layout.kinds)
+    return not layout.unsettled and all(isinstance(kind, (Real, Binary, Constant, Derived)) for kind in layout.kinds)
 
 
 class _Settling:
@@ -308,6 +317,8 @@ class _TablePart(_Part):
 def _parts(layout: Layout, device: torch.device) -> list[_Part]:
     groups: dict[type[_Part], list[tuple[int, Place]]] = {}
     for number, place in enumerate(layout.places):
+        if isinstance(place.kind, Derived):
+            continue
         owner = next((part for kind, part in _OWNERS.items() if isinstance(place.kind, kind)), _TablePart)
         groups.setdefault(owner, []).append((number, place))
     return [part(places, layout, device) for part, places in groups.items()]  # type: ignore[call-arg]

@@ -9,7 +9,7 @@ from synther.data.categories import Categorical, Codebook, Drawn, OneHot, as_key
 from synther.data.kind import Array, Kind, Matrix
 from synther.data.numbers import Bounded, Continuous, Logarithmic, Real, Spiked, Wrapped
 from synther.data.spaces import number_from_json, number_to_json
-from synther.data.values import Binary, Constant, Integer, Levels
+from synther.data.values import Binary, Constant, Derived, Integer, Levels
 from synther.errors import FormatError
 from synther.schema import checked
 
@@ -21,6 +21,7 @@ __all__ = [
     "Codebook",
     "Constant",
     "Continuous",
+    "Derived",
     "Drawn",
     "Integer",
     "Kind",
@@ -40,7 +41,7 @@ _KINDS: dict[str, type[Kind]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Constant, Continuous, Bounded, Wrapped, Logarithmic, Spiked, Levels, Integer, Binary),
-        *(Categorical, OneHot, Codebook, Drawn),
+        *(Categorical, OneHot, Codebook, Drawn, Derived),
     )
 }
 

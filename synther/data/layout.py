@@ -20,12 +20,14 @@ from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
 from synther.data.following import Following, class_count, classes_of
+from synther.data.identities import Identity
 from synther.data.inference import Integers
 from synther.data.kinds import (
     Array,
     Binary,
     Constant,
     Continuous,
+    Derived,
     Drawn,
     Integer,
     Kind,
@@ -36,6 +38,7 @@ from synther.data.kinds import (
     Wrapped,
 )
 from synther.data.proportions import find_logarithmic
+from synther.data.rewards import Formula, as_fields
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
@@ -73,7 +76,7 @@ class Number(NamedTuple):
     """One column of a field that holds numbers."""
 
     column: int | None
-    """Of the matrix; None where it is the same in all rows, namely `low`."""
+    """Of the matrix; None where it is the same in all rows, namely `low`, or follows from others."""
     low: float
     high: float
 
@@ -132,6 +135,10 @@ class Layout:
     terminal_reward: float = 0.0
     """How much more reward a terminal row has than a row like it. The matrix has rewards without it: beside a bonus of
     100 in a few rows, what is paid in all the others would be lost."""
+    identities: tuple[Identity, ...] = ()
+    """How columns follow from others that the matrix has, in an order in which they can be computed."""
+    formula: Formula | None = None
+    """What the rest of a row tells about its reward. The matrix has what it leaves."""
 
     @classmethod
     def infer(
@@ -373,6 +380,9 @@ class Layout:
         if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
             (column,) = self.columns_of("reward")
             matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
+        if self.formula is not None and sources.keys() >= {*_PAIR, "action", "reward"}:
+            (column,) = self.columns_of("reward")
+            matrix[:, column] -= self.formula(as_fields(sources)).numpy()
         if self.following and sources.keys() >= {*ROW_FIELDS}:
             values = {number: self.values(number, sources) for number in self._counted}
             draw = following.stream()
@@ -548,6 +558,8 @@ class Layout:
             **({"spheres": [sphere.to_json() for sphere in self.spheres]} if self.spheres else {}),
             **({"turns": [turn.to_json() for turn in self.turns]} if self.turns else {}),
             **({"terminal_reward": self.terminal_reward} if self.terminal_reward else {}),
+            **({"identities": [one.to_json() for one in self.identities]} if self.identities else {}),
+            **({"formula": self.formula.to_json()} if self.formula is not None else {}),
         }
 
     @classmethod
@@ -559,7 +571,7 @@ class Layout:
         fields = {field: tuple(map(kinds.from_json, told["kinds"][field])) for field in ROW_FIELDS}
         width = sum(kind.source_width for kind in fields["observation"])
         found = cls(
-            **fields,
+            **fields,  # type: ignore[arg-type]
             dtypes=tuple(map(_type, told["dtypes"])),
             flat_action=told["flat_action"],
             action_space=spaces.from_json(told["action_space"]),
@@ -570,8 +582,16 @@ class Layout:
             following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
             spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
             turns=tuple(Turn.from_json(one, fields) for one in told.get("turns", ())),
+            identities=tuple(Identity.from_json(one, fields) for one in told.get("identities", ())),
             terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         )
+        derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived)]
+        if sorted(derived) != sorted((one.field, one.column) for one in found.identities):
+            raise FormatError("layout.identities: expected one for each column that follows from others")
+        if "formula" in told:
+            found = replace(found, formula=Formula.from_json(told["formula"], found.field_widths))
+            if not isinstance(found.reward[0], Continuous):
+                raise FormatError("layout.formula: expected rewards that are numbers")
         if found.terminal_reward and not found.can_be_priced:
             raise FormatError("layout.terminal_reward: expected rewards that are numbers, and terminals that are flags")
         return found
@@ -590,6 +610,8 @@ class _Entry(TypedDict):
     spheres: NotRequired[list[Any]]
     turns: NotRequired[list[Any]]
     terminal_reward: NotRequired[float]
+    identities: NotRequired[list[Any]]
+    formula: NotRequired[Any]
 
 
 class _ExtraEntry(TypedDict):
@@ -619,6 +641,8 @@ def _number(place: Place) -> Number | None:
     kind = place.kind
     if isinstance(kind, Constant):
         return Number(None, float(kind.value), float(kind.value))
+    if isinstance(kind, Derived):
+        return Number(None, 0.0, 0.0)
     if isinstance(kind, Real) and not isinstance(kind, Logarithmic):
         return Number(place.matrix.start, *kind.bounds)
     return Number(place.matrix.start, -math.inf, math.inf) if isinstance(kind, Integer | Levels) else None

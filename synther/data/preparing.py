@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from synther.data.checks import check_rows
 from synther.data.codes import Coding
+from synther.data.identities import with_identities
 from synther.data.inference import Integers
 from synther.data.lattices import ROWS_PER_WEIGHT, Grid
 from synther.data.layout import Layout
 from synther.data.residuals import Regression
+from synther.data.rewards import with_formula
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.tables import with_tables
 from synther.data.transitions import Transitions
@@ -56,12 +58,16 @@ def prepare(
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
+    if residuals != "none":
+        layout = with_identities(layout, rows)
     if counted:
         layout = with_tables(layout, rows, decided)
     if residuals != "none":
         layout = with_turns(layout, rows)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
+    if residuals != "none":
+        layout = with_formula(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]

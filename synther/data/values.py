@@ -41,6 +41,25 @@ class Constant(Kind):
 
 @final
 @dataclass(frozen=True)
+class Derived(Kind):
+    """A number that follows from other columns (identities.py): not modelled, and computed when these are known."""
+
+    @property
+    def matrix_width(self) -> int:
+        return 0
+
+    def encode(self, source: Array) -> Matrix:
+        return np.empty((len(source), 0))
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.zeros((len(matrix), 1))
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
+
+
+@final
+@dataclass(frozen=True)
 class Levels(Kind):
     """Real numbers of which there are only some, such as multiples of 0.1: what is generated becomes the nearest."""
 

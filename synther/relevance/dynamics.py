@@ -434,7 +434,7 @@ def plain_layout(layout: Layout) -> Layout:
         return replace(kind, coding="onehot") if isinstance(kind, (Categorical, OneHot, Codebook)) else kind
 
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
-    return replace(layout, **kinds, extra=())
+    return replace(layout, **kinds, extra=(), formula=None)
 
 
 def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Array]:

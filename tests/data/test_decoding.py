@@ -13,8 +13,11 @@ from torch.overrides import TorchFunctionMode
 from synther import compute
 from synther.data import decoding
 from synther.data.decoding import Decoder
+from synther.data.identities import Identity, Parent
+from synther.data.layout import Layout
 from synther.data.numbers import Logarithmic, Spiked, Wrapped
 from synther.data.preparing import Prepared, prepare
+from synther.data.rewards import Formula, Input, Term
 from synther.data.surfaces import Surface
 from synther.data.termination import LEAF, SURFACE, TerminationTree
 from synther.data.transitions import Transitions
@@ -152,12 +155,24 @@ class Captured(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+def telling(layout: Layout) -> Layout:
+    """The same, with a reward that follows from the rest of a row, and columns that follow from others."""
+    inputs = Input("observation", 0), Input("next_observation", 0), Input("action", 0), Input("action", 0, 0.5)
+    names = ("column", "product", "length", "distance", "angle")
+    terms = tuple(Term(name, (0, 2)[: 1 + (name not in ("column", "length"))], ()) for name in names)
+    formula = Formula(inputs, (0.1, 0.1, 0.2, 0.5), (*terms, Term("product", (3, 1), (3, 0))), (1.0,) * 6, 0.5)
+    sums = Identity("observation", 1, (Parent("observation", 0, 2.0), Parent("action", 0, -1.0)), 0.3)
+    identities = sums, Identity("next_observation", 1, (Parent("observation", 1, 1.0),))
+    return replace(layout, terminal_reward=-3.0, formula=formula, identities=identities)
+
+
 @pytest.mark.parametrize("ending", [ENDING, FAR, None])
 def test_nothing_comes_from_main_memory_or_goes_there_while_rows_are_decoded(ending):
     """Tensors of `meta` have no values that could be looked at."""
     found = prepared()
-    costly = replace(found.layout, terminal_reward=-3.0)
-    here, elsewhere = (Decoder(costly, found.scaler, ending, UNUSUAL, torch.device(x)) for x in ("cpu", "meta"))
+    here, elsewhere = (
+        Decoder(telling(found.layout), found.scaler, ending, UNUSUAL, torch.device(x)) for x in ("cpu", "meta")
+    )
     matrix = noisy(found)
     expected, given = here.packed(matrix).shape, matrix.to("meta")
     with Captured():
@@ -168,8 +183,7 @@ def test_nothing_comes_from_main_memory_or_goes_there_while_rows_are_decoded(end
 @pytest.mark.parametrize("ending", [ENDING, FAR, None])
 def test_decoding_can_be_captured(ending):
     found, device = prepared(), torch.device("cuda")
-    costly = replace(found.layout, terminal_reward=-3.0)
-    decoder, matrix = Decoder(costly, found.scaler, ending, UNUSUAL, device), noisy(found).cuda()
+    decoder, matrix = Decoder(telling(found.layout), found.scaler, ending, UNUSUAL, device), noisy(found).cuda()
     expected, made = decoder.packed(matrix), decoder.packed(torch.zeros_like(matrix))
     run = compute.capture(lambda: made.copy_(decoder.packed(matrix)), device, [made])  # type: ignore[arg-type]
     run()

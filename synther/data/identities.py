@@ -1,0 +1,234 @@
+"""Columns that say the same as others: a goal that was reached is a position, shares sum to 1, a goal stays in place.
+
+A network makes each of them with an error of its own, so that they contradict each other. And a regression on columns
+that follow from each other cannot tell which of them an outcome follows from. So the matrix does without them, and rows
+come back with what the others say.
+
+Inside an observation, and likewise inside the next one, a column may be a sum of multiples of others. A column of the
+next observation may be a copy of one of the observation or of the action.
+
+NOTE[paper]: the reference generates all columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther.data.kind import Array, Kind, first_columns
+from synther.data.lattices import ROWS_PER_WEIGHT
+from synther.data.numbers import Bounded, Continuous, Spiked
+from synther.data.values import Constant, Derived
+from synther.errors import FormatError
+from synther.schema import checked, finite
+
+if TYPE_CHECKING:
+    from synther.data.layout import Layout
+    from synther.data.transitions import Transitions
+
+Matrix = NDArray[np.float64]
+
+FIELDS = ("observation", "action", "next_observation")
+_HERE, _GIVEN, _THERE = FIELDS
+EXACT = 1e-5
+"""Stds of a column that it may be off in the rows that are looked at; ten times as many in all others."""
+_MOST_ROWS, _MOST_COLUMNS = 1 << 12, 512
+_AMPLIFIED = 3.0  # times the error of others that a column may get from them
+_NOTHING = 1e-4  # stds of a column below which another one has no part in it
+_DIGITS = 6  # of weights, if that does
+
+
+class Parent(NamedTuple):
+    field: str
+    column: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A column as a sum of multiples of others."""
+
+    field: str
+    column: int
+    parents: tuple[Parent, ...]
+    level: float = 0.0
+
+    def put(self, fields: Mapping[str, Tensor]) -> None:
+        """Write the column into fields (N, W)."""
+        if self.is_copy:
+            ((field, column, _),) = self.parents
+            fields[self.field][:, self.column] = fields[field][:, column].to(fields[self.field].dtype)
+            return
+        own = fields[self.field][:, self.column]
+        total = own.double().fill_(self.level)
+        for field, column, weight in self.parents:
+            total += weight * fields[field][:, column].double()
+        fields[self.field][:, self.column] = total.to(own.dtype)
+
+    @property
+    def is_copy(self) -> bool:
+        return len(self.parents) == 1 and self.parents[0].weight == 1.0 and self.level == 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "parents": [list(parent) for parent in self.parents]}
+
+    @classmethod
+    def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Identity:
+        """Of rows whose fields have these kinds."""
+        told = {**checked(entry, dict[str, Any], "layout.identities")}
+        parents = checked(told.pop("parents", None), list[tuple[str, int, float]], "layout.identities.parents")
+        found: Identity = checked({**told, "parents": []}, cls, "layout.identities")
+        found = replace(found, parents=tuple(Parent(*parent) for parent in parents))
+        finite((found.level, *(parent.weight for parent in found.parents)), "layout.identities")
+        widths = {field: sum(kind.source_width for kind in kinds[field]) for field in FIELDS}
+        places = [(found.field, found.column), *((parent.field, parent.column) for parent in found.parents)]
+        if not all(field in FIELDS and 0 <= column < widths[field] for field, column in places):
+            raise FormatError("layout.identities: expected columns of observations and actions")
+        return found
+
+
+def with_identities(layout: Layout, rows: Transitions) -> Layout:
+    """The same layout, without columns that follow from others."""
+    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    arrays = {field: values.reshape(len(some), -1).astype(np.float64) for field, values in _sides(some).items()}
+    width = arrays[_HERE].shape[1]
+    pairs = all(isinstance(kind, Constant) for kind in layout.next_observation)
+    if pairs or width > _MOST_COLUMNS or len(some) < ROWS_PER_WEIGHT * width:
+        return layout
+    on_spheres = {column for sphere in layout.spheres for column in sphere.columns}
+    free = {column for column, kind in _columns(layout.observation).items() if isinstance(kind, _NUMBERS)} - on_spheres
+    states = np.concatenate([arrays[_HERE], arrays[_THERE]])
+    inside = _inside(states, free)
+    same = [replace(one, field=_THERE, parents=_moved(one.parents)) for one in inside]
+    known = {one.column for one in inside}
+    still = {column for column, kind in _columns(layout.next_observation).items() if isinstance(kind, _NUMBERS)} - known
+    found = _holding([*inside, *_copies(arrays, still), *same], rows)
+    both = {one.column for one in found if one.field == _HERE} & {one.column for one in found if one.field == _THERE}
+    lost = {one.column for one in inside} - both  # a rule has to hold on both sides
+    found = [one for one in found if one.column not in lost]
+    if not found:
+        return layout
+    kinds = {
+        field: tuple(
+            Derived() if (field, column) in {(one.field, one.column) for one in found} else kind
+            for column, kind in _columns(getattr(layout, field)).items()
+        )
+        for field in (_HERE, _THERE)
+    }
+    return replace(layout, observation=kinds[_HERE], next_observation=kinds[_THERE], identities=tuple(found))
+
+
+_NUMBERS = (Continuous, Bounded, Spiked)
+
+
+def _columns(kinds: Sequence[Kind]) -> dict[int, Kind]:
+    return dict(zip(first_columns(kinds), kinds, strict=True))
+
+
+def _sides(rows: Transitions) -> dict[str, Array]:
+    return {field: getattr(rows, field) for field in FIELDS}
+
+
+def _moved(parents: Sequence[Parent]) -> tuple[Parent, ...]:
+    return tuple(parent._replace(field=_THERE) for parent in parents)
+
+
+def _inside(states: Matrix, free: set[int]) -> list[Identity]:
+    """Columns that follow from others in all `states` (N, W), of those that are `free` to. Of several that follow from
+    each other it is the last, or the one of the largest numbers. They come in an order in which they can be computed.
+    """
+    mean, std = states.mean(0), states.std(0)
+    kept: list[int] = []
+    basis = np.empty((0, len(states)))  # orthonormal, of the columns that are kept
+    found: list[Identity] = []
+    for column in range(states.shape[1]):
+        if not std[column] > 0:
+            continue
+        own = (states[:, column] - mean[column]) / std[column]
+        left = own - basis.T @ (basis @ own)
+        left -= basis.T @ (basis @ left)
+        if len(kept) and np.abs(left).max() <= EXACT:
+            follows = _rule(states, column, kept, std)
+            if follows is not None and column in free and _amplifies(follows, std) <= _AMPLIFIED:
+                found.append(follows)
+                continue
+            largest = None if follows is None else _largest(follows, std, free)
+            others = [*(one for one in kept if one != largest), column]
+            other = None if largest is None else _rule(states, largest, others, std)
+            if other is not None and _amplifies(other, std) <= _AMPLIFIED:
+                kept = others
+                found.insert(0, other)
+                continue
+        if np.abs(left).max() > EXACT:
+            kept.append(column)
+            basis = np.concatenate([basis, (left / np.linalg.norm(left))[None]])
+    return found
+
+
+def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Identity | None:
+    """How a column follows from those that are kept, with as few of them and as plain numbers as will do."""
+    parents, own = list(kept), states[:, column]
+    while True:
+        known = np.column_stack([states[:, parents] / std[parents], np.ones(len(states))])
+        slopes = np.linalg.lstsq(known, own, rcond=None)[0]
+        part = np.abs(slopes[:-1]) >= _NOTHING * std[column]
+        if part.all() or not part.any():
+            break
+        parents = [one for one, counts in zip(parents, part.tolist(), strict=True) if counts]
+    if not part.any():
+        return None
+    weights, level = slopes[:-1] / std[parents], float(slopes[-1])
+    for digits in (_DIGITS, None):
+        tried = weights if digits is None else np.round(weights, digits)
+        start = level if digits is None else float(np.round((own - states[:, parents] @ tried).mean(), digits))
+        if np.abs(states[:, parents] @ tried + start - own).max() <= EXACT * std[column]:
+            linked = zip(parents, tried.tolist(), strict=True)
+            return Identity(_HERE, column, tuple(Parent(_HERE, one, weight) for one, weight in linked), start)
+    return None
+
+
+def _amplifies(rule: Identity, std: Matrix) -> float:
+    return sum(abs(one.weight) * float(std[one.column]) for one in rule.parents) / float(std[rule.column])
+
+
+def _largest(rule: Identity, std: Matrix, free: set[int]) -> int | None:
+    parents = [one for one in rule.parents if one.column in free]
+    return max(parents, key=lambda one: abs(one.weight) * std[one.column]).column if parents else None
+
+
+def _copies(arrays: Mapping[str, Matrix], free: set[int]) -> list[Identity]:
+    """Next observations, of those that are `free` to, that equal a column of the observation or of the action."""
+    sources: dict[bytes, tuple[str, int]] = {}
+    for field in (_GIVEN, _HERE):
+        for column, values in enumerate(arrays[field].T):
+            sources[values.tobytes()] = field, column
+    found = []
+    for column in sorted(free):
+        values = arrays[_THERE][:, column]
+        source = sources.get(values.tobytes())
+        if source is not None and values.min() < values.max():
+            found.append(Identity(_THERE, column, (Parent(*source, 1.0),)))
+    return found
+
+
+def _holding(found: Sequence[Identity], rows: Transitions) -> list[Identity]:
+    """Those that hold in all rows."""
+    held = list(found)
+    for chunk in rows.chunks(1 << 16) if held else ():
+        sides = {field: values.reshape(len(chunk), -1) for field, values in _sides(chunk).items()}
+        held = [one for one in held if _holds(one, sides)]
+    return held
+
+
+def _holds(one: Identity, sides: Mapping[str, Array]) -> bool:
+    own = sides[one.field][:, one.column]
+    if one.is_copy:
+        ((field, column, _),) = one.parents
+        return bool((own == sides[field][:, column]).all())
+    told = sum(parent.weight * sides[parent.field][:, parent.column].astype(np.float64) for parent in one.parents)
+    return bool(np.abs(told + one.level - own).max() <= 10 * EXACT * own.std())

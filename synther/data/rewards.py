@@ -1,0 +1,373 @@
+"""Rewards that follow from the rest of a row by a formula: a cost of squares, a distance, a price times an amount.
+
+A line in the columns does not tell such a reward, and a network only learns it to some error. So a formula is looked
+for: a sum of columns, products of two of them, lengths of neighbouring columns, distances between such, and squares of
+angles. It is found term by term, the one first that explains the most. Where it leaves next to nothing of what a line
+leaves, the matrix has what it leaves in place of the reward. Rows come back with what the formula says about each of
+them, so that rewards fit their rows.
+
+A formula that explains only a part is worse than none: the network would have to undo its bends.
+
+NOTE[paper]: the reference generates the reward like any other column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, combinations_with_replacement
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther.data.lattices import ROWS_PER_WEIGHT
+from synther.data.numbers import Continuous, Spiked
+from synther.errors import FormatError
+from synther.schema import checked, finite
+
+if TYPE_CHECKING:
+    from synther.data.kind import Array
+    from synther.data.layout import Layout
+    from synther.data.transitions import Transitions
+
+FIELDS = ("observation", "action", "next_observation")
+LEAVES = 0.04
+"""Share of the variance which a line leaves that a formula may leave of it, in rows that it was not fitted on."""
+EXACT = 1e-3
+"""Stds of the reward that all rows but one in a thousand are near enough, for a formula to tell a reward's special
+values too."""
+_NO_MORE = 1e-6  # share of the variance of a reward which, where a line leaves no more, no formula is needed for
+_MOST_ROWS, _TRIED = 1 << 15, 1 << 12  # that a formula is fitted on, and that its terms are chosen in
+_MOST_INPUTS = 32  # columns of a field that terms are made of
+_MOST_TERMS, _ADDS, _LOSES = 64, 0.01, 1e-3  # terms, and what each has to explain of what those before it leave
+_ERROR, _STEADY = 0.01, 0.1  # stds of a column that each is moved by, and of the reward that it may then change
+_LONGEST = 3  # neighbouring columns of a length
+_MOST_VALUES = 32  # of an action without an order
+
+
+class Input(NamedTuple):
+    """A column of a row."""
+
+    field: str
+    column: int
+    value: float | None = None
+    """1 where the column has this value and else 0; None: the column itself."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A figure of some inputs, less the same figure of some others."""
+
+    name: Literal["column", "product", "length", "distance", "angle"]
+    inputs: tuple[int, ...]
+    minus: tuple[int, ...] = ()
+
+    def of(self, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float]) -> Tensor:
+        """It in rows with these inputs (C, N), of these means. (N,)
+
+        No tensor is made of numbers here: on a GPU this is part of captured work.
+        """
+        found = self._figure(self.inputs, inputs, mean)
+        return found - self._figure(self.minus, inputs, mean) if self.minus else found
+
+    def _figure(self, places: Sequence[int], inputs: Sequence[Tensor] | Tensor, mean: Sequence[float]) -> Tensor:
+        first = inputs[places[0]]
+        if self.name == "column":
+            return first - mean[places[0]]
+        if self.name == "product":
+            return (first - mean[places[0]]) * (inputs[places[1]] - mean[places[1]])
+        if self.name == "angle":
+            return torch.atan2(inputs[places[1]], first).square()
+        apart = [inputs[place] for place in places]
+        if self.name == "distance":
+            half = len(places) // 2
+            apart = [one - other for one, other in zip(apart[:half], apart[half:], strict=True)]
+        return torch.stack(apart).square().sum(0).sqrt()
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A reward, as far as the rest of a row tells it."""
+
+    inputs: tuple[Input, ...]
+    mean: tuple[float, ...]
+    """Of each input."""
+    terms: tuple[Term, ...]
+    weights: tuple[float, ...]
+    level: float
+
+    def __call__(self, fields: Mapping[str, Tensor]) -> Tensor:
+        """The reward of rows with these fields (N, W), in float64. (N,)"""
+        inputs = [_values(one, fields) for one in self.inputs]
+        told = torch.full_like(inputs[0], self.level)
+        for term, weight in zip(self.terms, self.weights, strict=True):
+            told += weight * term.of(inputs, self.mean)
+        return told
+
+    def narrowed(self) -> Formula:
+        """The same with no other inputs than those of its terms."""
+        used = sorted({place for term in self.terms for place in (*term.inputs, *term.minus)})
+        now = {place: rank for rank, place in enumerate(used)}
+        terms = tuple(
+            replace(term, inputs=tuple(now[one] for one in term.inputs), minus=tuple(now[one] for one in term.minus))
+            for term in self.terms
+        )
+        return replace(
+            self,
+            inputs=tuple(self.inputs[place] for place in used),
+            mean=tuple(self.mean[place] for place in used),
+            terms=terms,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "inputs": [list(one) for one in self.inputs]}
+
+    @classmethod
+    def from_json(cls, entry: Any, widths: Mapping[str, int]) -> Formula:
+        """Of rows whose fields have these widths."""
+        told = {**checked(entry, dict[str, Any], "layout.formula")}
+        inputs = checked(told.pop("inputs", None), list[tuple[str, int, float | None]], "layout.formula.inputs")
+        found: Formula = checked({**told, "inputs": []}, cls, "layout.formula")
+        found = replace(found, inputs=tuple(Input(*one) for one in inputs))
+        finite((*found.mean, *found.weights, found.level), "layout.formula")
+        known = all(one.field in FIELDS and 0 <= one.column < widths[one.field] for one in found.inputs)
+        if not known or len(found.mean) != len(found.inputs) or len(found.weights) != len(found.terms):
+            raise FormatError("layout.formula: expected columns of the rows, and a weight of each term")
+        for term in found.terms:
+            sizes = {"column": (1,), "product": (2,), "angle": (2,), "distance": (2, 4, 6)}.get(term.name, (1, 2, 3))
+            used = (*term.inputs, *term.minus)
+            if len(term.inputs) not in sizes or len(term.minus) not in (0, len(term.inputs)):
+                raise FormatError(f"layout.formula: a {term.name} of {len(term.inputs)} columns")
+            if not all(0 <= one < len(found.inputs) for one in used):
+                raise FormatError(f"layout.formula: expected inputs from 0 to {len(found.inputs) - 1}")
+        return found
+
+
+def with_formula(layout: Layout, rows: Transitions) -> Layout:
+    """The same layout, with what a formula leaves of the reward in place of it, if there is one."""
+    (kind,) = layout.reward
+    if not isinstance(kind, (Continuous, Spiked)):
+        return layout
+    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    reward = some.reward.astype(np.float64) - layout.terminal_reward * some.terminal
+    formula = _found(layout, some, reward)
+    if formula is None:
+        return layout
+    if isinstance(kind, Spiked):
+        off = np.abs(reward - _told(formula, some))
+        if np.quantile(off, 0.999) > EXACT * reward.std():
+            return layout
+    return replace(layout, reward=(Continuous(),), formula=formula)
+
+
+def _told(formula: Formula, rows: Transitions) -> NDArray[np.float64]:
+    return np.asarray(formula(as_fields(rows.arrays())).numpy())
+
+
+def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:
+    """What a formula takes, of arrays in main memory."""
+    return {
+        field: torch.from_numpy(sources[field].reshape(len(sources[field]), -1).astype(np.float64)) for field in FIELDS
+    }
+
+
+def _values(one: Input, fields: Mapping[str, Tensor]) -> Tensor:
+    column = fields[one.field][:, one.column].double()
+    return column if one.value is None else (column == one.value).double()
+
+
+def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64]) -> Formula | None:
+    """The formula of some rows, fitted on every second one and judged by the others."""
+    std, fields = float(reward.std()), as_fields(rows.arrays())
+    inputs = _inputs(layout, fields)
+    if not std > 0 or not inputs or len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS):
+        return None
+    raw = torch.stack([_values(one, fields) for one in inputs])
+    places = {one: place for place, one in enumerate(inputs)}
+    last = {Input("next_observation", one.column): place for one, place in places.items() if one.field == "observation"}
+    paired = [last.get(one, place) for place, one in enumerate(inputs)]
+    mean = raw.mean(1)[paired].tolist()  # one for the same quantity at two moments, so that differences have none
+    y = torch.from_numpy(reward / std)
+    half = torch.arange(len(y)) % 2 == 0
+    # A next observation enters as the change since the last one: the two are nearly the same.
+    line = [
+        Term("column", (place,), () if paired[place] == place else (paired[place],)) for place in range(len(inputs))
+    ]
+    ground = torch.stack([term.of(raw, mean) for term in line])
+    line = [term for term, varies in zip(line, (ground[:, half].std(1) > 0).tolist(), strict=True) if varies]
+    by_line = _Fit(line, raw, mean, y, half)
+    if by_line.left <= _NO_MORE:
+        return None
+    chosen = _chosen(by_line, layout, inputs, raw, mean, y)
+    if not chosen:
+        return None
+    fit = _Fit([*line, *chosen], raw, mean, y, half).pruned()
+    if not fit.left <= LEAVES * by_line.left:
+        return None
+    weights = tuple((fit.weights * std).tolist())
+    formula = Formula(tuple(inputs), tuple(mean), tuple(fit.terms), weights, fit.level * std).narrowed()
+    return formula if _is_steady(formula, fields, std) else None
+
+
+def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bool:
+    """Whether small errors of observation, action and step make small errors of the reward only. Columns that follow
+    from each other can have large weights that cancel, until one of them is a little off."""
+    draw = torch.Generator().manual_seed(0)
+
+    def moved(values: Tensor) -> Tensor:
+        return values + _ERROR * values.std(0) * torch.randn(values.shape, generator=draw, dtype=values.dtype)
+
+    plain = {one.field for one in formula.inputs if one.value is None}
+    here, there = fields["observation"], fields["next_observation"]
+    action = moved(fields["action"]) if "action" in plain else fields["action"]
+    off = {"observation": moved(here), "action": action}
+    off["next_observation"] = off["observation"] + moved(there - here)
+    return float((formula(off) - formula(fields)).std()) <= _STEADY * std
+
+
+class _Fit:
+    """Least squares of a reward on terms."""
+
+    def __init__(self, terms: Sequence[Term], raw: Tensor, mean: Sequence[float], y: Tensor, half: Tensor) -> None:
+        self.terms = list(terms)
+        self._about = raw, mean, y, half
+        values = torch.stack([term.of(raw, mean) for term in terms])
+        level, spread = values[:, half].mean(1, keepdim=True), values[:, half].std(1, keepdim=True)
+        own = (values - level) / spread
+        aim = y - y[half].mean()
+        moments = own[:, half] @ own[:, half].T / int(half.sum())
+        self._inverse = torch.linalg.pinv(moments, hermitian=True, rtol=1e-12)
+        self._scaled = self._inverse @ (own[:, half] @ aim[half]) / int(half.sum())
+        residual = aim - self._scaled @ own
+        self.left, self._own_left = float(residual[~half].var()), float(residual[half].var())
+        self.weights = self._scaled / spread[:, 0]
+        self.level = float(y[half].mean() - self.weights @ level[:, 0])
+        self.residual = residual
+
+    def pruned(self) -> _Fit:
+        """The same without terms that explain nothing beside the others. Half of those at a time: of two that say the
+        same, one is needed."""
+        cost = self._scaled.square() / self._inverse.diagonal().clamp(min=1e-300)
+        useless = int((cost < _LOSES * max(self._own_left, _NO_MORE)).sum())
+        if not useless or len(self.terms) == 1:
+            return self
+        dropped = {*cost.argsort()[: -(-useless // 2)].tolist()}
+        kept = [term for place, term in enumerate(self.terms) if place not in dropped]
+        fewer = _Fit(kept, *self._about)
+        return fewer.pruned() if fewer.left <= 1.1 * max(self.left, _NO_MORE) else self
+
+
+def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
+    """The columns, also those that never change: a goal may be one. Actions without an order are one column for each
+    value."""
+    found = []
+    values = {place.source.start: place.kind.class_count for place in layout.places if place.field == "action"}
+    for field in FIELDS:
+        for column in range(fields[field].shape[1]):
+            if field == "action" and 2 < values.get(column, 0) <= _MOST_VALUES:
+                found += [Input(field, column, value) for value in np.unique(fields[field][:, column]).tolist()]
+            else:
+                found.append(Input(field, column))
+    return found
+
+
+def _chosen(
+    by_line: _Fit, layout: Layout, inputs: Sequence[Input], raw: Tensor, mean: Sequence[float], y: Tensor
+) -> list[Term]:
+    """Terms that explain what a line leaves, in some rows, in the order in which they do so."""
+    every = -(-len(y) // _TRIED)
+    raw, left = raw[:, ::every], by_line.residual[::every].float()
+    candidates = list(_candidates(inputs, _used(inputs, raw, left), layout))
+    if not candidates:
+        return []
+    values = torch.stack([term.of(raw, mean).float() for term in candidates])
+    values -= values.mean(1, keepdim=True)
+    size = values.square().sum(1)
+    ground = torch.stack([term.of(raw, mean).float() for term in by_line.terms])
+    basis, _ = torch.linalg.qr((ground - ground.mean(1, keepdim=True)).T / ground.std(1).clamp(min=1e-30))
+    values -= (values @ basis) @ basis.T
+    left = left - left.mean()
+    left = left - basis @ (basis.T @ left)
+    chosen: list[int] = []
+    while len(chosen) < _MOST_TERMS:
+        own = values.square().sum(1)
+        explains = torch.where(own > 1e-6 * size, (values @ left).square() / own.clamp(min=1e-30), torch.zeros(()))
+        best = int(explains.argmax())
+        if not float(explains[best]) > _ADDS * float(left.square().sum()) or not torch.isfinite(explains[best]):
+            break
+        chosen.append(best)
+        direction = values[best] / own[best].sqrt()
+        left = left - (direction @ left) * direction
+        values -= torch.outer(values @ direction, direction)
+        values[chosen] = 0.0
+        if float(left.square().mean()) < 1e-10:
+            break
+    return [candidates[place] for place in chosen]
+
+
+def _used(inputs: Sequence[Input], raw: Tensor, left: Tensor) -> set[int]:
+    """The inputs that terms are made of: where a field has too many, those whose squares tell the most."""
+    squares = (raw - raw.mean(1, keepdim=True)).square().float()
+    squares -= squares.mean(1, keepdim=True)
+    told = ((squares @ left).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
+    used: set[int] = set()
+    for field in ("observation", "action"):
+        columns = sorted({one.column for one in inputs if one.field == field})
+        score = {
+            column: max(
+                telling
+                for one, telling in zip(inputs, told, strict=True)
+                if one.column == column and (one.field == "action") == (field == "action")
+            )
+            for column in columns
+        }
+        best = set(sorted(columns, key=lambda column: -score[column])[:_MOST_INPUTS])
+        used |= {
+            place
+            for place, one in enumerate(inputs)
+            if one.column in best and (one.field == "action") == (field == "action")
+        }
+    return used
+
+
+def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iterator[Term]:
+    places = {(one.field, one.column): place for place, one in enumerate(inputs) if one.value is None and place in used}
+    state = sorted(column for field, column in places if field == "observation" and (FIELDS[2], column) in places)
+    action = [place for place, one in enumerate(inputs) if one.field == "action" and place in used]
+    numbers = [place for place in action if inputs[place].value is None]
+
+    def at(field: str, columns: Sequence[int]) -> tuple[int, ...]:
+        return tuple(places[field, column] for column in columns)
+
+    circles = [
+        sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and {*sphere.columns} <= {*state}
+    ]
+    figures: list[tuple[Any, Sequence[int]]] = [("product", pair) for pair in combinations_with_replacement(state, 2)]
+    blocks = [
+        [tuple(range(first, first + size)) for first in state if {*range(first, first + size)} <= {*state}]
+        for size in range(1, _LONGEST + 1)
+    ]
+    figures += [("length", block) for own in blocks for block in own]
+    figures += [("distance", one + two) for own in blocks for one, two in combinations(own, 2)]
+    figures += [("angle", pair) for first, second in circles for pair in ((first, second), (second, first))]
+    for name, columns in figures:
+        here, there = at(FIELDS[0], columns), at(FIELDS[2], columns)
+        yield Term(name, here)
+        yield Term(name, there)
+        yield Term(name, there, here)
+    for one in state:
+        now, then = places[FIELDS[0], one], places[FIELDS[2], one]
+        for two in state:
+            yield Term("product", (now, places[FIELDS[2], two]), (now, places[FIELDS[0], two]))
+        for place in action:
+            yield from (Term("product", (place, now)), Term("product", (place, then)))
+            yield Term("product", (place, then), (place, now))
+        for place in numbers:
+            yield from (Term("distance", (place, now)), Term("distance", (place, then)))
+    yield from (Term("product", pair) for pair in combinations_with_replacement(numbers, 2))
+    for size in range(1, _LONGEST + 1):
+        for first in range(len(numbers) - size + 1):
+            yield Term("length", tuple(numbers[first : first + size]))

@@ -1,0 +1,130 @@
+"""Columns that follow from others come back as these say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from synther.data.decoding import Decoder
+from synther.data.kinds import Derived
+from synther.data.layout import Layout
+from synther.data.preparing import Prepared, prepare
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
+from synther.guides import View
+
+ROWS = 4_000
+
+
+def moment(seed: int) -> np.ndarray:
+    """Two positions, a part and the rest of a whole, a position again, how far it is from the other, both shares."""
+    draw = np.random.default_rng(seed)
+    place, part = draw.normal(size=(ROWS, 2)), draw.uniform(0, 1, ROWS)
+    return np.c_[place, part, draw.normal(size=ROWS), place[:, 0], place[:, 1] - place[:, 0], 1 - part]
+
+
+def rows(dtype: type = np.float32) -> Transitions:
+    """Column 3 of the next observation is the action."""
+    draw = np.random.default_rng(9)
+    here, there, action = moment(1), moment(2), draw.uniform(-1, 1, (ROWS, 1))
+    there[:, 3] = action[:, 0]
+    return Transitions(
+        here.astype(dtype), action.astype(dtype), draw.normal(size=ROWS), there.astype(dtype), np.zeros(ROWS, bool)
+    )
+
+
+def prepared(real: Transitions, residuals: str = "linear") -> Prepared:
+    return prepare(real, "standard", "onehot", True, residuals=residuals)
+
+
+def derived(layout: Layout, field: str) -> list[int]:
+    return [place.source.start for place in layout.places if place.field == field and isinstance(place.kind, Derived)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_that_say_the_same_hold_in_whatever_row(dtype):
+    real = rows(dtype)
+    found = prepared(real)
+    assert derived(found.layout, "observation") == [4, 5, 6]
+    assert derived(found.layout, "next_observation") == [3, 4, 5, 6]
+    assert Layout.from_json(json.loads(json.dumps(found.layout.to_json()))) == found.layout
+    noise = np.random.default_rng(0).normal(size=found.matrix.shape).astype(np.float32)
+    made = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix + 0.3 * noise)).rows
+    for side in (made.observation, made.next_observation):
+        assert side.dtype == dtype
+        assert np.array_equal(side[:, 4], side[:, 0])
+        np.testing.assert_allclose(side[:, 5], side[:, 1] - side[:, 0], atol=1e-5)
+        np.testing.assert_allclose(side[:, 6], 1 - side[:, 2], atol=1e-6)
+    assert np.array_equal(made.next_observation[:, 3], made.action[:, 0])
+    back = found.layout.unpack(found.layout.pack(real))
+    np.testing.assert_allclose(back.observation, real.observation, atol=1e-6)
+    np.testing.assert_allclose(back.next_observation, real.next_observation, atol=1e-6)
+
+
+def test_one_row_that_differs_is_enough_to_keep_a_column():
+    real = rows()
+    real.observation[1234, 6] += 0.1
+    real.next_observation[77, 3] += 0.1
+    layout = prepared(real).layout
+    assert derived(layout, "observation") == [4, 5]
+    assert derived(layout, "next_observation") == [4, 5]
+
+
+def test_a_small_difference_of_two_columns_is_not_left_to_them():
+    """A speed is the change of a place. The place is what follows from the others: its error would drown the speed."""
+    draw = np.random.default_rng(4)
+
+    def seen(place: np.ndarray, speed: np.ndarray) -> np.ndarray:
+        return np.c_[place - 0.01 * speed, place, speed]
+
+    place, speed, new = draw.normal(size=(3, ROWS))
+    action = draw.uniform(-1, 1, (ROWS, 1))
+    there = seen(place + 0.01 * new, new)
+    layout = prepared(Transitions(seen(place, speed), action, speed, there, np.zeros(ROWS, bool))).layout
+    assert derived(layout, "observation") == [1]
+    (one,) = (one for one in layout.identities if one.field == "observation")
+    assert {parent.column: parent.weight for parent in one.parents} == pytest.approx({0: 1.0, 2: 0.01})
+
+
+def test_nothing_is_left_out_without_residuals_or_where_nothing_follows():
+    real = rows()
+    assert prepared(real, "none").layout.identities == ()
+    noisy = real.observation + 1e-3 * np.random.default_rng(0).normal(size=real.observation.shape)
+    real = Transitions(noisy, real.action, real.reward, real.next_observation * 1.001, real.terminal)
+    assert prepared(real).layout.identities == ()
+
+
+def test_a_guide_sees_what_follows_and_its_gradient_reaches_what_it_follows_from():
+    real = rows(np.float64)
+    found = prepared(real)
+    view = View(found.layout, found.scaler, torch.eye(found.layout.width), torch.device("cpu"))
+    scaled = torch.from_numpy(found.matrix[:50])
+    np.testing.assert_allclose(view.observation(scaled).numpy(), real.observation[:50], atol=1e-4)
+    wanted = torch.zeros(50, 7)
+    wanted[:, 5] = 1.0  # of column 1 less column 0
+    slope = torch.zeros_like(scaled)
+    view.add_gradient(slope, scaled, "observation", wanted)
+    first, second = (found.layout.names.index(f"observation[{column}]") for column in (0, 1))
+    torch.testing.assert_close(slope[:, second], torch.full((50,), found.scaler.scale[second]))
+    torch.testing.assert_close(slope[:, first], torch.full((50,), -found.scaler.scale[first]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"column": 99},
+        {"field": "reward"},
+        {"parents": [["observation", 50, 1.0]]},
+        {"parents": "none"},
+        {"level": None},
+        {"column": 0},
+    ],
+)
+def test_files_with_a_wrong_identity_are_refused(change):
+    told = prepared(rows()).layout.to_json()
+    told["identities"][0] |= change
+    with pytest.raises(SyntherError, match=r"layout\.identities"):
+        Layout.from_json(json.loads(json.dumps(told)))

@@ -1,0 +1,157 @@
+"""Rewards that follow from the rest of a row come back as it says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.data.decoding import Decoder
+from synther.data.layout import Layout
+from synther.data.preparing import Prepared, prepare
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
+
+ROWS = 6_000
+
+
+def parts(discrete: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Observations, actions and next observations of a linear world, with a point on a circle and a goal that is
+    always the same."""
+    draw = np.random.default_rng(3)
+    here, push = draw.normal(size=(ROWS, 3)), draw.uniform(-1, 1, (ROWS, 2))
+    there = 0.9 * here + 0.3 * np.c_[push, push[:, :1]] + 0.1 * draw.normal(size=here.shape)
+    angle, goal = draw.uniform(-np.pi, np.pi, ROWS), np.full((ROWS, 2), (0.7, -0.4))
+
+    def seen(place: np.ndarray, angle: np.ndarray) -> np.ndarray:
+        return np.c_[place, np.cos(angle), np.sin(angle), goal].astype(np.float32)
+
+    action = draw.integers(0, 4, ROWS) if discrete else push.astype(np.float32)
+    return seen(here, angle), action, seen(there, angle + 0.2 * push[:, 0])
+
+
+def rows(reward: np.ndarray, discrete: bool = False) -> Transitions:
+    here, action, there = parts(discrete)
+    return Transitions(here, action, reward.astype(np.float32), there, np.zeros(ROWS, bool))
+
+
+def prepared(real: Transitions, residuals: str = "linear") -> Prepared:
+    return prepare(real, "standard", "onehot", True, residuals=residuals)
+
+
+def squares(s, a, t):
+    return -(s[:, 0] ** 2 + 0.5 * s[:, 0] * s[:, 1] + 0.1 * (a**2).sum(1)) + s[:, 2]
+
+
+def distance(s, a, t):
+    return -np.hypot(t[:, 0] - t[:, 5], t[:, 1] - t[:, 6]) - 0.2 * np.abs(a[:, 0] - s[:, 2])
+
+
+def gain(s, a, t):
+    """A price times an amount; the nearer to a goal than before, the better."""
+    return 5 * s[:, 2] * (t[:, 0] - s[:, 0]) - np.hypot(t[:, 0], t[:, 1]) + np.hypot(s[:, 0], s[:, 1])
+
+
+def angle(s, a, t):
+    return -(np.arctan2(s[:, 4], s[:, 3]) ** 2) - 0.1 * s[:, 0] ** 2
+
+
+@pytest.mark.parametrize("law", [squares, distance, gain, angle])
+def test_a_reward_that_follows_from_a_row_comes_back_for_whatever_row(law):
+    real = rows(law(*parts()))
+    found = prepared(real)
+    layout = found.layout
+    assert layout.formula is not None
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert layout.pack(real)[:, layout.names.index("reward")].std() < 1e-4 * real.reward.std()
+    noise = np.random.default_rng(0).normal(size=found.matrix.shape).astype(np.float32)
+    made = Decoder(layout, found.scaler)(torch.from_numpy(found.matrix + 0.3 * noise)).rows
+    expected = law(made.observation, made.action, made.next_observation)
+    assert np.abs(made.reward - expected).max() < 2e-3 * real.reward.std()
+    assert np.abs(made.observation - real.observation).max() > 0.5
+
+
+def test_what_a_formula_leaves_is_kept():
+    """Noise comes back as it was, and no reward is lost."""
+    noisy = squares(*parts()) + 0.1 * np.random.default_rng(1).normal(size=ROWS)
+    real = rows(noisy)
+    found = prepared(real)
+    assert found.layout.formula is not None
+    left = found.layout.pack(real)[:, found.layout.names.index("reward")]
+    assert left.std() == pytest.approx(0.1, rel=0.05)
+    back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
+    np.testing.assert_allclose(back.reward, real.reward, atol=1e-4)
+
+
+def test_actions_without_an_order_have_a_price_each():
+    here, action, there = parts(discrete=True)
+    cost = np.array([0.0, 3.0, -1.0, 0.5])[action] * here[:, 0] - there[:, 1] ** 2
+    real = rows(cost, discrete=True)
+    layout = prepared(real).layout
+    assert layout.formula is not None
+    assert layout.pack(real)[:, layout.names.index("reward")].std() < 1e-4 * cost.std()
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda s, a, t: s[:, 0] - 2 * a[:, 0],  # a line does
+        lambda s, a, t: np.sin(5 * s[:, 0]) + np.exp(t[:, 1]),  # nothing does
+        lambda s, a, t: (s[:, 0] > 0.3).astype(float),  # no number
+        lambda s, a, t: np.random.default_rng(0).normal(size=len(s)),
+    ],
+)
+def test_where_no_formula_helps_there_is_none(law):
+    assert prepared(rows(law(*parts()))).layout.formula is None
+
+
+def test_special_values_of_a_reward_are_left_to_itself_where_a_formula_misses_them():
+    here, _, there = parts()
+    cut = np.maximum(there[:, 0] ** 2 + here[:, 1] ** 2, 0.3)
+    assert prepared(rows(cut)).layout.formula is None
+
+
+def test_a_formula_is_refused_that_small_errors_of_a_row_would_spoil():
+    """Two columns are the same but for a thousandth, and their difference is what is paid for."""
+    here, action, there = parts()
+    here[:, 1] = here[:, 0] + 1e-3 * np.random.default_rng(5).normal(size=ROWS)
+    pay = 1e3 * np.abs(here[:, 1] - here[:, 0])
+    real = Transitions(here, action, pay.astype(np.float32), there, np.zeros(ROWS, bool))
+    assert prepared(real).layout.formula is None
+
+
+def test_no_formula_without_residuals_or_with_few_rows():
+    real = rows(squares(*parts()))
+    assert prepared(real, "none").layout.formula is None
+    assert prepared(real[:500]).layout.formula is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": [1.0]},
+        {"inputs": [["observation", 99, None]]},
+        {"level": "high"},
+        {"terms": [{"name": "sum", "inputs": [0], "minus": []}]},
+        {"terms": [{"name": "product", "inputs": [0], "minus": []}], "weights": [1.0]},
+        {"terms": [{"name": "column", "inputs": [77], "minus": []}], "weights": [1.0]},
+    ],
+)
+def test_files_with_a_wrong_formula_are_refused(change):
+    told = prepared(rows(squares(*parts()))).layout.to_json()
+    told["formula"] |= change
+    with pytest.raises(SyntherError, match=r"layout\.formula"):
+        Layout.from_json(json.loads(json.dumps(told)))
+
+
+def test_a_terminal_keeps_its_price_beside_a_formula():
+    here, action, there = parts()
+    real = replace(rows(squares(here, action, there)), terminal=there[:, 2] > 1.5)
+    real = replace(real, reward=(real.reward - 50 * real.terminal).astype(np.float32))
+    found = prepare(real, "standard", "onehot", True, residuals="linear", terminal_reward=-50.0)
+    assert found.layout.formula is not None
+    back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
+    np.testing.assert_allclose(back.reward, real.reward, atol=1e-3)
