@@ -96,6 +96,7 @@ class Decoder:
         self._ending = None if ending is None else _Judge(ending, layout, device)
         self._unusual = None if unusual is None else _Judge(unusual, layout, device)
         (reward,) = layout.reward
+        self._is_told = isinstance(reward, Derived)
         self._two_rewards = (reward.low, reward.high) if isinstance(reward, Binary) else None
         shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
         self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
@@ -141,17 +142,18 @@ class Decoder:
         self._next_projection.put(fields["next_observation"])
         for identity in self.layout.identities:
             identity.put(fields)
+        reward = fields["reward"]
+        if self.layout.formula is not None:
+            told = self.layout.formula(fields)
+            reward[:, 0] = (told if self._is_told else told + reward[:, 0]).to(reward.dtype)
         if self._unusual is not None:
             unusual = self._unusual(fields)
             fields[_UNUSUAL][:, 0] = unusual
             if self._two_rewards is not None:
                 usual, other = self._two_rewards
-                fields["reward"][:, 0].fill_(usual).masked_fill_(unusual, other)
+                reward[:, 0].fill_(usual).masked_fill_(unusual, other)
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
-        reward = fields["reward"]
-        if self.layout.formula is not None:
-            reward[:, 0] = (reward[:, 0].double() + self.layout.formula(fields)).to(reward.dtype)
         if self.layout.terminal_reward:
             reward += fields["terminal"].to(reward.dtype) * self.layout.terminal_reward
 

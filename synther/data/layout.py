@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from synther.data import following, inference, kinds, spaces
+from synther.data.clipping import Clip, drawing
 from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
@@ -135,6 +136,8 @@ class Layout:
     terminal_reward: float = 0.0
     """How much more reward a terminal row has than a row like it. The matrix has rewards without it: beside a bonus of
     100 in a few rows, what is paid in all the others would be lost."""
+    clips: tuple[Clip, ...] = ()
+    """Columns of the next observation that the matrix has before they are clipped."""
     identities: tuple[Identity, ...] = ()
     """How columns follow from others that the matrix has, in an order in which they can be computed."""
     formula: Formula | None = None
@@ -377,18 +380,44 @@ class Layout:
                 matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
         if self.turns and sources.keys() >= {*_PAIR, "action"}:
             put_angles(self, matrix, sources)
-        if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
-            (column,) = self.columns_of("reward")
-            matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
-        if self.formula is not None and sources.keys() >= {*_PAIR, "action", "reward"}:
-            (column,) = self.columns_of("reward")
-            matrix[:, column] -= self.formula(as_fields(sources)).numpy()
+        if self.clips and sources.keys() >= {*_PAIR, "action"}:
+            self._unclip(matrix)
+        for column in self.columns_of("reward"):  # none, if it follows from the rest
+            if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
+                matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
+            if self.formula is not None and sources.keys() >= {*_PAIR, "action", "reward"}:
+                matrix[:, column] -= self.formula(as_fields(sources)).numpy()
         if self.following and sources.keys() >= {*ROW_FIELDS}:
             values = {number: self.values(number, sources) for number in self._counted}
             draw = following.stream()
             for table, column in zip(self.following, self.drawn_columns, strict=True):
                 matrix[:, column] = table.spread(values, draw)
         return matrix
+
+    def _unclip(self, matrix: Matrix) -> None:
+        """Put what clipped next observations would be in place of them."""
+        given, draw = self.without_gaps(matrix[:, self.given_columns]), drawing()
+        after = {place.source.start: place.matrix.start for place in self.places if place.field == _PAIR[1]}
+        for clip in self.clips:
+            column = after[clip.column]
+            matrix[:, column] = clip.unclipped(given, matrix[:, column], draw)
+
+    def without_gaps(self, given: Matrix) -> Matrix:
+        """Columns of the matrix that hold observation and action, special values at the ends of their range where they
+        are and not moved out."""
+        given = given.copy()
+        for column, (low, high) in self.ends.items():
+            if column in self.given_columns:
+                place = self.given_columns.index(column)
+                given[:, place] = given[:, place].clip(low, high)
+        return given
+
+    @cached_property
+    def ends(self) -> dict[int, tuple[float, float]]:
+        """Between which numbers columns of the matrix are that have special values at the ends of their range, but for
+        the gap by which these are moved out."""
+        spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
+        return {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
 
     @cached_property
     def _counted(self) -> tuple[int, ...]:
@@ -415,7 +444,7 @@ class Layout:
     @property
     def can_be_priced(self) -> bool:
         """Whether rewards can follow from terminals: they are plain numbers, beside a flag."""
-        return isinstance(self.reward[0], Continuous) and isinstance(self.terminal[0], Binary)
+        return isinstance(self.reward[0], Continuous | Derived) and isinstance(self.terminal[0], Binary)
 
     @cached_property
     def given_columns(self) -> list[int]:
@@ -558,6 +587,7 @@ class Layout:
             **({"spheres": [sphere.to_json() for sphere in self.spheres]} if self.spheres else {}),
             **({"turns": [turn.to_json() for turn in self.turns]} if self.turns else {}),
             **({"terminal_reward": self.terminal_reward} if self.terminal_reward else {}),
+            **({"clips": [clip.to_json() for clip in self.clips]} if self.clips else {}),
             **({"identities": [one.to_json() for one in self.identities]} if self.identities else {}),
             **({"formula": self.formula.to_json()} if self.formula is not None else {}),
         }
@@ -582,16 +612,19 @@ class Layout:
             following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
             spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
             turns=tuple(Turn.from_json(one, fields) for one in told.get("turns", ())),
+            clips=tuple(Clip.from_json(one, fields) for one in told.get("clips", ())),
             identities=tuple(Identity.from_json(one, fields) for one in told.get("identities", ())),
             terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         )
-        derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived)]
+        derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived) and p.field in _PAIR]
         if sorted(derived) != sorted((one.field, one.column) for one in found.identities):
             raise FormatError("layout.identities: expected one for each column that follows from others")
         if "formula" in told:
             found = replace(found, formula=Formula.from_json(told["formula"], found.field_widths))
-            if not isinstance(found.reward[0], Continuous):
-                raise FormatError("layout.formula: expected rewards that are numbers")
+        if not isinstance(found.reward[0], Continuous) and isinstance(found.reward[0], Derived) != ("formula" in told):
+            raise FormatError(
+                "layout.formula: expected one if rewards follow from the rest, and only if they are numbers"
+            )
         if found.terminal_reward and not found.can_be_priced:
             raise FormatError("layout.terminal_reward: expected rewards that are numbers, and terminals that are flags")
         return found
@@ -610,6 +643,7 @@ class _Entry(TypedDict):
     spheres: NotRequired[list[Any]]
     turns: NotRequired[list[Any]]
     terminal_reward: NotRequired[float]
+    clips: NotRequired[list[Any]]
     identities: NotRequired[list[Any]]
     formula: NotRequired[Any]
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.checks import check_rows
+from synther.data.clipping import with_clips
 from synther.data.codes import Coding
 from synther.data.identities import with_identities
 from synther.data.inference import Integers
@@ -63,7 +64,7 @@ def prepare(
     if counted:
         layout = with_tables(layout, rows, decided)
     if residuals != "none":
-        layout = with_turns(layout, rows)
+        layout = with_clips(with_turns(layout, rows), rows)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     if residuals != "none":
@@ -75,7 +76,9 @@ def prepare(
         given = [*given, *layout.mode_columns]
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
-    regression = Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier) if given else None
+    regression = (
+        Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends) if given else None
+    )
     scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 

@@ -20,8 +20,9 @@ NOTE[paper]: the reference generates the next observation itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ that generated columns may have. Where columns nearly follow from each other, la
 """
 _TRIED = 1 << 14  # rows on which bends are tried
 _NOTHING = SMALLEST**2  # variance, of 1, below which an outcome explains nothing about others
+_FAR = 1e30  # where a range without an end is said to end
 KNOTS = 32
 MOST_BENT = 8
 """Columns that the regression is bent in, at most, and where each lies between its outer hundredths."""
@@ -62,16 +64,20 @@ class Regression:
     """Whether lines may bend at knots."""
     order: Sequence[int] = ()
     """That of the outcomes in an earlier fit."""
+    ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Between which numbers some columns are, but for a gap by which the values at both ends are moved out."""
 
     def among(self, columns: Collection[int]) -> Regression | None:
         """The same with no other outcomes than `columns`; None where none are left."""
         outcomes = [column for column in self.outcomes if column in columns]
         return replace(self, outcomes=outcomes, grid=self.grid.among(columns)) if outcomes else None
 
-    def fit(self, drawn: Matrix, columns: Sequence[int], varies: Sequence[int], scale: Matrix) -> Residuals | None:
+    def fit(
+        self, drawn: Matrix, columns: Sequence[int], varies: Sequence[int], shift: Matrix, scale: Matrix
+    ) -> Residuals | None:
         """Fit on a sample `drawn` of scaled rows, of which it has the `columns`; only those that vary take part.
 
-        `scale` (D,) is what all columns were divided by.
+        `shift` and `scale` (D,) are what was taken from all columns, and what they were divided by.
         """
         place = {column: columns.index(column) for column in varies}
         given, outcomes, order = (
@@ -79,7 +85,12 @@ class Regression:
             for chosen in (self.given, self.outcomes, self.order)
         )
         steps = self.grid.fit(drawn, place, scale, self.given)
-        found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent)
+        ends = {
+            place[column]: tuple(((np.clip(both, -_FAR, _FAR) - shift[column]) / scale[column]).tolist())
+            for column, both in self.ends.items()
+            if column in place and column in self.given
+        }
+        found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent, ends=ends)
         return None if found is None else found.moved(range(len(columns)), columns)
 
 
@@ -97,13 +108,16 @@ class Residuals:
     knots: tuple[tuple[int, tuple[float, ...]], ...]
     """Of each bent column: its place among the given ones, and its knots."""
     weights: tuple[tuple[float, ...], ...]
-    """For each outcome, those of the given columns, of max(0, x - knot) for each knot, and of the outcomes; the last
-    are 0 from its own on."""
+    """For each outcome, those of the given columns, of their gaps, of max(0, x - knot) for each knot, and of the
+    outcomes; the last are 0 from its own on."""
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     """Mean and std of what remains of each outcome."""
     steps: tuple[Step, ...] = ()
     """Outcomes on a lattice."""
+    ends: tuple[tuple[int, float, float], ...] = ()
+    """Places among the given columns, and between which numbers these are, but for a gap at the ends. Such a column is
+    two inputs: the number, and the gap."""
 
     @classmethod
     def fit(
@@ -115,6 +129,7 @@ class Residuals:
         order: Sequence[int] = (),
         *,
         bent: bool = False,
+        ends: Mapping[int, tuple[float, float]] = MappingProxyType({}),
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
 
@@ -125,10 +140,11 @@ class Residuals:
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
         if steps and not outcomes:
             return cls(tuple(given), (), (), (), (), (), tuple(steps))
-        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(outcomes)):
+        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(ends) + len(outcomes)):
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
-        x, y = rows[:, list(given)], rows[:, list(outcomes)]
+        gaps = tuple((given.index(column), *both) for column, both in ends.items())
+        x, y = _with_gaps(rows[:, list(given)], gaps), rows[:, list(outcomes)]
         slopes = least_squares(x, y, narrow=_NARROW)  # (G, K)
         left = y - product(x, slopes)
         knots = bends(x, left) if bent else ()
@@ -151,6 +167,7 @@ class Residuals:
             tuple(shift.tolist()),
             tuple(scale.tolist()),
             tuple(steps),
+            gaps,
         )
 
     @property
@@ -180,7 +197,7 @@ class Residuals:
 
     def _explained(self, rows: Matrix) -> Matrix:
         """What the given columns tell about the outcomes. (N, K)"""
-        return product(_bent(rows[:, list(self.given)], self.knots), self._direct)
+        return product(_bent(_with_gaps(rows[:, list(self.given)], self.ends), self.knots), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
         """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals."""
@@ -229,6 +246,7 @@ class Restorer:
         self._shift, self._scale = tensor(residuals.shift)[:, None], tensor(residuals.scale)[:, None]
         self._direct, self._back = tensor(residuals._direct.T), tensor(np.linalg.inv(residuals._own).T)
         self._knots = tensor([knot for _, knots in residuals.knots for knot in knots])[:, None]
+        self._ends = residuals.ends
         bent = [place for place, knots in residuals.knots for _ in knots]
         self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
 
@@ -238,11 +256,28 @@ class Restorer:
             step.put_back(columns)
         if self._has_outcomes:
             inputs = columns[self._given]
+            if self._ends:
+                gaps = []
+                for place, low, high in self._ends:
+                    number = inputs[place].clamp(low, high)
+                    gaps.append(inputs[place] - number)
+                    inputs[place] = number
+                inputs = torch.cat([inputs, torch.stack(gaps)])
             if len(self._bent):
                 hinges = inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0)
                 inputs = torch.cat([inputs, hinges])
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
+
+
+def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:
+    """The columns of `x` (N, G), some of them without their gaps, and those gaps. (N, G + E)"""
+    if not ends:
+        return x
+    places = [place for place, _, _ in ends]
+    numbers = x.copy()
+    numbers[:, places] = x[:, places].clip([low for _, low, _ in ends], [high for _, _, high in ends])
+    return np.concatenate([numbers, (x - numbers)[:, places]], axis=1)
 
 
 def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:

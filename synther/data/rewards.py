@@ -25,6 +25,7 @@ from torch import Tensor
 
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
+from synther.data.values import Derived
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -39,7 +40,11 @@ LEAVES = 0.04
 EXACT = 1e-3
 """Stds of the reward that all rows but one in a thousand are near enough, for a formula to tell a reward's special
 values too."""
+ALL_OFF = 2e-5
+"""Stds of the reward that no row may be off, for nothing to be left of it: the matrix then has no reward."""
+_DIGITS = 6
 _NO_MORE = 1e-6  # share of the variance of a reward which, where a line leaves no more, no formula is needed for
+_CHUNK = 1 << 16
 _MOST_ROWS, _TRIED = 1 << 15, 1 << 12  # that a formula is fitted on, and that its terms are chosen in
 _MOST_INPUTS = 32  # columns of a field that terms are made of
 _MOST_TERMS, _ADDS, _LOSES = 64, 0.01, 1e-3  # terms, and what each has to explain of what those before it leave
@@ -107,6 +112,11 @@ class Formula:
             told += weight * term.of(inputs, self.mean)
         return told
 
+    def rounded(self) -> Formula:
+        """The same with plain numbers: 1 instead of 0.9999998."""
+        weights = tuple(round(weight, _DIGITS) for weight in self.weights)
+        return replace(self, weights=weights, level=round(self.level, _DIGITS))
+
     def narrowed(self) -> Formula:
         """The same with no other inputs than those of its terms."""
         used = sorted({place for term in self.terms for place in (*term.inputs, *term.minus)})
@@ -156,15 +166,18 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
     formula = _found(layout, some, reward)
     if formula is None:
         return layout
-    if isinstance(kind, Spiked):
-        off = np.abs(reward - _told(formula, some))
-        if np.quantile(off, 0.999) > EXACT * reward.std():
-            return layout
-    return replace(layout, reward=(Continuous(),), formula=formula)
+    if isinstance(kind, Spiked) and np.quantile(_off(formula, some, reward), 0.999) > EXACT * reward.std():
+        return layout
+    rounded, most = formula.rounded(), ALL_OFF * reward.std()
+    for chunk in rows.chunks(_CHUNK):
+        paid = chunk.reward.astype(np.float64) - layout.terminal_reward * chunk.terminal
+        if _off(rounded, chunk, paid).max() > most:
+            return replace(layout, reward=(Continuous(),), formula=formula)
+    return replace(layout, reward=(Derived(),), formula=rounded)
 
 
-def _told(formula: Formula, rows: Transitions) -> NDArray[np.float64]:
-    return np.asarray(formula(as_fields(rows.arrays())).numpy())
+def _off(formula: Formula, rows: Transitions, reward: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.abs(reward - formula(as_fields(rows.arrays())).numpy()))
 
 
 def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -207,8 +220,13 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64]) -> Fo
     fit = _Fit([*line, *chosen], raw, mean, y, half).pruned()
     if not fit.left <= LEAVES * by_line.left:
         return None
-    weights = tuple((fit.weights * std).tolist())
-    formula = Formula(tuple(inputs), tuple(mean), tuple(fit.terms), weights, fit.level * std).narrowed()
+    plain = _Fit([*line, *chosen], raw, [0.0] * len(mean), y, half).pruned()  # reads better, unless columns are huge
+    if plain.left <= 1.1 * fit.left:
+        fit, mean = plain, [0.0] * len(mean)
+    formula = Formula(
+        tuple(inputs), tuple(mean), tuple(fit.terms), tuple((fit.weights * std).tolist()), fit.level * std
+    )
+    formula = formula.narrowed()
     return formula if _is_steady(formula, fields, std) else None
 
 

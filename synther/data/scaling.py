@@ -100,7 +100,7 @@ class Scaler:
         drawn = (sample.rows - shift[sampled]) / scale[sampled]
         ends = [(end[sampled] - shift[sampled]) / scale[sampled] for end in (moments.low, moments.high)]
         varies = [column for column in sampled if moments.low[column] < moments.high[column]]
-        residuals = None if regression is None else regression.fit(drawn, sampled, varies, scale)
+        residuals = None if regression is None else regression.fit(drawn, sampled, varies, shift, scale)
         if residuals is not None:
             places = [sampled.index(column) for column in residuals.replaced]
             residuals.moved(sampled).take_out(drawn)

@@ -19,7 +19,7 @@ from torch import Tensor
 from synther import compute
 from synther.data.checks import check_rows
 from synther.data.episodes import episode_ids
-from synther.data.kinds import Binary, Bounded, Categorical, Codebook, Kind, OneHot, Spiked
+from synther.data.kinds import Binary, Bounded, Categorical, Codebook, Continuous, Kind, OneHot, Spiked
 from synther.data.layout import Layout
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.errors import DataError
@@ -434,6 +434,8 @@ def plain_layout(layout: Layout) -> Layout:
         return replace(kind, coding="onehot") if isinstance(kind, (Categorical, OneHot, Codebook)) else kind
 
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
+    if layout.formula is not None:
+        kinds["reward"] = (Continuous(),)
     return replace(layout, **kinds, extra=(), formula=None)
 
 
