@@ -103,7 +103,8 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     on_spheres = {column for sphere in layout.spheres for column in sphere.columns}
     free = {column for column, kind in _columns(layout.observation).items() if isinstance(kind, _NUMBERS)} - on_spheres
     states = np.concatenate([arrays[_HERE], arrays[_THERE]])
-    inside = _inside(states, free)
+    special = {column for column, kind in _columns(layout.observation).items() if isinstance(kind, Spiked)}
+    inside = _inside(states, free, special)
     same = [replace(one, field=_THERE, parents=_moved(one.parents)) for one in inside]
     known = {one.column for one in inside}
     still = {column for column, kind in _columns(layout.next_observation).items() if isinstance(kind, _NUMBERS)} - known
@@ -138,10 +139,10 @@ def _moved(parents: Sequence[Parent]) -> tuple[Parent, ...]:
     return tuple(parent._replace(field=_THERE) for parent in parents)
 
 
-def _inside(states: Matrix, free: set[int]) -> list[Identity]:
-    """Columns that follow from others in all `states` (N, W), of those that are `free` to. Of several that follow from
-    each other it is the last, or the one of the largest numbers. They come in an order in which they can be computed.
-    """
+def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]:
+    """Columns that follow from others in all `states` (N, W), of those that are `free` to, in an order in which they
+    can be computed. Of several that follow from each other it is the last, but rather one without `special` values,
+    which sums of others miss, and never a small difference of others, to which their errors are large."""
     mean, std = states.mean(0), states.std(0)
     kept: list[int] = []
     basis = np.empty((0, len(states)))  # orthonormal, of the columns that are kept
@@ -152,21 +153,21 @@ def _inside(states: Matrix, free: set[int]) -> list[Identity]:
         own = (states[:, column] - mean[column]) / std[column]
         left = own - basis.T @ (basis @ own)
         left -= basis.T @ (basis @ left)
-        if len(kept) and np.abs(left).max() <= EXACT:
-            follows = _rule(states, column, kept, std)
-            if follows is not None and column in free and _amplifies(follows, std) <= _AMPLIFIED:
-                found.append(follows)
-                continue
-            largest = None if follows is None else _largest(follows, std, free)
-            others = [*(one for one in kept if one != largest), column]
-            other = None if largest is None else _rule(states, largest, others, std)
-            if other is not None and _amplifies(other, std) <= _AMPLIFIED:
-                kept = others
-                found.insert(0, other)
-                continue
-        if np.abs(left).max() > EXACT:
+        if not len(kept) or np.abs(left).max() > EXACT:
             kept.append(column)
             basis = np.concatenate([basis, (left / np.linalg.norm(left))[None]])
+            continue
+        follows = _rule(states, column, kept, std)
+        if follows is None:
+            continue
+        able = [one for one in (column, *(parent.column for parent in follows.parents)) if one in free]
+        for one in sorted(able, key=lambda one: (one in special and not follows.is_copy, one != column, -one)):
+            others = [*(other for other in kept if other != one), column] if one != column else kept
+            rule = follows if one == column else _rule(states, one, others, std)
+            if rule is not None and _amplifies(rule, std) <= _AMPLIFIED:
+                kept = others
+                found.insert(0, rule)
+                break
     return found
 
 
@@ -194,11 +195,6 @@ def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Iden
 
 def _amplifies(rule: Identity, std: Matrix) -> float:
     return sum(abs(one.weight) * float(std[one.column]) for one in rule.parents) / float(std[rule.column])
-
-
-def _largest(rule: Identity, std: Matrix, free: set[int]) -> int | None:
-    parents = [one for one in rule.parents if one.column in free]
-    return max(parents, key=lambda one: abs(one.weight) * std[one.column]).column if parents else None
 
 
 def _copies(arrays: Mapping[str, Matrix], free: set[int]) -> list[Identity]:

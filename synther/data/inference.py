@@ -326,6 +326,8 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
             else:
                 often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
                 often &= common | (_near(value, count, ALONE * _std(values[:, column])) < 2 * count)
+                if np.count_nonzero(often) > MOST_SPIKES:  # where values repeat for some other reason, a few stand out
+                    often &= common & (count >= np.sort(count)[-MOST_SPIKES])
                 if 0 < np.count_nonzero(often) <= MOST_SPIKES:
                     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
                     low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
@@ -334,6 +336,18 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
                     kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
     return tuple(better) if told is None else _tied(better, values)
+
+
+def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:
+    """`found` with columns of real numbers that are never below 0, or never above, as bounded there: no negative price
+    or mass. The bound is the last number seen."""
+    better: list[Kind] = []
+    for column, kind in zip(first_columns(found), found, strict=True):
+        low, high = seen.span(column)
+        if isinstance(kind, kinds.Continuous) and (low >= 0 or high <= 0):
+            kind = kinds.Bounded(low if low >= 0 else -math.inf, high if high <= 0 else math.inf)
+        better.append(kind)
+    return tuple(better)
 
 
 def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:

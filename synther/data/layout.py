@@ -179,6 +179,7 @@ class Layout:
             )
             if told is not None:
                 observation = find_logarithmic(observation, told, seen["observation"])
+            observation = inference.one_sided(observation, seen["observation"])
         inference.warn_of_integers(observation, sample["observation"])
         extra = []
         for name, array in first.extra.items():

@@ -73,6 +73,20 @@ def test_one_row_that_differs_is_enough_to_keep_a_column():
     assert derived(layout, "next_observation") == [4, 5]
 
 
+def test_special_values_are_not_left_to_a_sum():
+    """Of three shares the last is often 0: the first follows from the other two."""
+    draw = np.random.default_rng(2)
+
+    def seen() -> np.ndarray:
+        last = np.where(draw.random(ROWS) < 0.1, 0.0, draw.uniform(0, 0.3, ROWS))
+        middle = draw.uniform(0, 0.7, ROWS)
+        return np.c_[1 - middle - last, middle, last]
+
+    action = draw.uniform(-1, 1, (ROWS, 1))
+    layout = prepared(Transitions(seen(), action, action[:, 0], seen(), np.zeros(ROWS, bool))).layout
+    assert derived(layout, "observation") == derived(layout, "next_observation") == [1]
+
+
 def test_a_small_difference_of_two_columns_is_not_left_to_them():
     """A speed is the change of a place. The place is what follows from the others: its error would drown the speed."""
     draw = np.random.default_rng(4)

@@ -205,6 +205,30 @@ def test_a_spike_stands_out_among_numbers_that_come_a_few_times_each():
     assert found_in(values).spikes == (0.5,)
 
 
+def test_of_many_repeated_values_the_most_frequent_are_special():
+    """Speeds that are limited to one of many numbers, and often 0."""
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=20_000)
+    repeated = np.repeat(np.arange(1, 31) / 7, 20)
+    values[: len(repeated)], values[-1_000:] = repeated, 0.0
+    found = inference.special((Continuous(),), values[:, None], inference.Profile.of(values[:, None]))
+    assert isinstance(found[0], Spiked)
+    assert found[0].spikes == (0.0,)
+
+
+def test_columns_of_one_sign_keep_it():
+    draw = np.random.default_rng(0)
+    price, debt = draw.uniform(2, 9, 5_000), -draw.uniform(0.5, 4, 5_000)
+    here = np.c_[price, debt, price + 2 * debt]
+    real = Transitions(here, draw.uniform(-1, 1, (5_000, 1)), price, here + 0.1, np.zeros(5_000, bool))
+    kinds = Layout.infer(real, spikes=True).observation
+    assert [type(kind) for kind in kinds] == [Bounded, Bounded, Continuous]
+    assert kinds[0] == Bounded(price.min(), np.inf)
+    assert kinds[1] == Bounded(-np.inf, (debt + 0.1).max())
+    assert isinstance(Layout.infer(real).observation[0], Continuous)
+    assert Layout.infer(real, spikes=True).unpack(np.full((1, 8), -3.0)).observation[0, 0] == price.min()
+
+
 def test_a_quantised_column_has_levels():
     values = np.random.default_rng(0).integers(-20, 21, (10_000, 1)) / 10
     kind = found_in(values)
