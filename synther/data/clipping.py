@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 1 << 14  # that tell whether a column is clipped
 _TURNS = 12  # of a line and the numbers that are drawn from it
 _RANKS = 129  # that tell how far rows are off the line
-_NEAR = 0.25  # stds of a column that rows may be off the line
+_NEAR = 0.1  # stds of a column that rows may be off the line
 _TOLD = 0.25  # share of the bits about who is at an end that a line may leave open
 _STRAYS = 0.01  # share of the rows at an end that a line through the others may have far from it
 _SURE = 1e-3
