@@ -153,8 +153,8 @@ class TestProcesses:
     def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog):
         """And ends with the model of a fit that nobody interrupted. SIGTERM raises what Ctrl-C raises."""
         path, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
-        often = ("--fit.evaluate-every", 50, "--fit.checkpoint-every", 50)
-        command = ("fit", data, *tiny, "--fit.steps", 500, "--fit.batch-size", 16, *often, "--out")
+        often = ("--fit.evaluate-every", 20, "--fit.checkpoint-every", 20)
+        command = ("fit", data, *tiny, "--fit.steps", 200, "--fit.batch-size", 16, *often, "--out")
         process = start(*command, path)
         deadline = time.monotonic() + 60
         while not Path(f"{path}.checkpoint").exists():

@@ -12,8 +12,8 @@ from synther import Synthesizer, Transitions
 SMALL = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 150, "evaluate_every": 50}}
 
 
-def drawn(real: Transitions) -> Transitions:
-    return Synthesizer("laptop", **SMALL, device="cpu").fit(real, progress=False).sample(20_000, seed=1, progress=False)
+def drawn(real: Transitions, count: int = 20_000) -> Transitions:
+    return Synthesizer("laptop", **SMALL, device="cpu").fit(real, progress=False).sample(count, seed=1, progress=False)
 
 
 def figure(laws: tuple[Law, ...], name: str, text: str, rows: Transitions) -> float:
@@ -23,7 +23,7 @@ def figure(laws: tuple[Law, ...], name: str, text: str, rows: Transitions) -> fl
 
 def test_what_is_random_about_an_outcome_stays_random():
     """The noise is 0.05 of a deviation, or half of one: a fit of seconds keeps its spread to a tenth."""
-    rows = drawn(noise(20_000, 0))
+    rows = drawn(noise(8_000, 0), 8_000)
     for law in ("Gaussian noise, 0.05", "Gaussian noise, 0.5", "noisy reward"):
         assert figure(NOISE, law, "spread given (s, a)", rows) == pytest.approx(1, abs=0.1), law
 
@@ -46,7 +46,7 @@ def test_special_values_come_as_often_as_in_the_real_rows():
 
 
 def test_values_stay_on_their_lattice_and_groups_one_hot():
-    rows = drawn(lattice(20_000, 0))
+    rows = drawn(lattice(20_000, 0), 4_000)
     for law in LATTICE:
         if any(word in law.figure for word in ("off the lattice", "not one-hot", "not whole")):
             assert law.measure(rows) == 0, (law.name, law.figure)

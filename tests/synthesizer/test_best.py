@@ -114,7 +114,7 @@ def test_what_is_paid_in_all_rows_is_not_lost_beside_a_bonus_at_the_end(at_rando
         real = replace(real, terminal=np.random.default_rng(2).random(len(real)) < 0.05)
     paid = -0.1 * real.action[:, 0] ** 2
     real = replace(real, reward=(paid + 100 * real.terminal).astype(np.float32))
-    fake = small().fit(real, progress=False).sample(4_000, seed=0, progress=False)
+    fake = small(steps=400).fit(real, progress=False).sample(4_000, seed=0, progress=False)
     off = np.abs(fake.reward + 0.1 * fake.action[:, 0] ** 2 - 100 * fake.terminal)
     assert off.mean() < 0.25 * paid.std()
 
@@ -123,7 +123,7 @@ def test_terminals_with_a_reward_of_their_own_come_as_often_as_in_the_real_rows(
     """The reward alone would tell which rows end, and it is generated."""
     real = falling()
     real = replace(real, reward=np.where(real.terminal, 0.0, -1.0).astype(np.float32))
-    fake = small().fit(real, progress=False).sample(20_000, seed=0, progress=False)
+    fake = small(steps=400).fit(real, progress=False).sample(20_000, seed=0, progress=False)
     assert np.mean(fake.terminal == (fake.next_observation[:, 0] < 0)) > 0.995
     assert np.array_equal(fake.reward, -1.0 + fake.terminal)
     assert fake.terminal.mean() == pytest.approx(real.terminal.mean(), rel=0.1)

@@ -20,6 +20,8 @@ from ..support.watch import Stopped, Watch
 from .rows import SHORT, TINY, made, plain
 
 ROWS = 2000
+GENERATED = {"data": {"terminals": "generated"}}
+"""Terminals of `made` follow from nothing: to look for limits takes longer than all else."""
 
 
 def short(window_rows: int = 400, **changes) -> Synthesizer:
@@ -51,7 +53,7 @@ def test_a_window_learns_what_a_fit_in_memory_does(folder):
     stored, losses = StoredRows(parquet.look(folder)), []
     for rows, window_rows in ((made(ROWS), ROWS), (stored, ROWS), (stored, 1000)):
         options = {**TINY["fit"], "steps": 100, "batch_size": 64, "window_rows": window_rows}
-        model = Synthesizer("laptop", **{**TINY, "fit": options}).fit(rows, progress=False)
+        model = Synthesizer("laptop", **{**TINY, "fit": options}, **GENERATED).fit(rows, progress=False)
         losses.append(model.measured["held_out"])
         assert (model.record.rows, model.record.steps) == (ROWS, 100)
     # The same rows are held out and the same columns found; only the batches are others. Over five seeds these losses
@@ -62,7 +64,7 @@ def test_a_window_learns_what_a_fit_in_memory_does(folder):
 
 def test_many_rows_are_streamed_and_told_so(folder, caplog):
     caplog.set_level(logging.INFO, "synther")
-    model = short().fit(folder, progress=False)
+    model = short(**GENERATED).fit(folder, progress=False)
     assert "streaming 2,000 rows of 4 files: 400 in memory" in caplog.text
     assert model.record.rows == ROWS
     stored = stored_rows(folder, 400)
@@ -73,7 +75,7 @@ def test_many_rows_are_streamed_and_told_so(folder, caplog):
     assert set(rows.observation[:, 2]) == {0.1}  # all kinds of columns are known from the sample
     assert set(rows.observation[:, 3]) <= set(range(8))
     caplog.clear()
-    short(ROWS).fit(folder, progress=False)
+    short(ROWS, **GENERATED).fit(folder, progress=False)
     assert "streaming" not in caplog.text
 
 
@@ -100,7 +102,7 @@ def test_conditions_and_beginnings_are_told(tmp_path):
 
 def test_an_ensemble_is_fitted_on_the_sample(folder, monkeypatch):
     short_ensembles(monkeypatch)
-    model = short(60).fit(folder, ensemble=True, progress=False)
+    model = short(60, **GENERATED).fit(folder, ensemble=True, progress=False)
     assert model.ensemble is not None
     assert len(model.sample(10, keep=0.5, seed=0, progress=False)) == 10
 
