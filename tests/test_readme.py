@@ -76,8 +76,8 @@ def desk(tmp_path, monkeypatch) -> Path:
 
 def replay(count: int = 120) -> Transitions:
     draw = np.random.default_rng(0)
-    observation = draw.normal(size=(count, 4)).astype(np.float32)
-    action = draw.uniform(-1, 1, (count, 2)).astype(np.float32)
+    observation = draw.normal(size=(count, 2)).astype(np.float32)
+    action = draw.uniform(-1, 1, (count, 1)).astype(np.float32)
     return Transitions(
         observation,
         action,

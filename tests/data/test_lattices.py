@@ -73,7 +73,7 @@ def test_rows_come_back_and_keep_the_arithmetic_whatever_is_generated():
 
 def test_a_short_fit_sells_what_can_be_sold():
     network = {"width": 64, "depth": 2, "embedding": 16}
-    fit = {"steps": 400, "learning_rate": 4e-3, "evaluate_every": 400}
+    fit = {"steps": 250, "learning_rate": 4e-3, "evaluate_every": 250}
     model = Synthesizer("laptop", fit=fit, network=network).fit(shop(), progress=False)
     fake = model.sample(4_000, seed=0, progress=False)
     sold, lacks = arithmetic(fake)

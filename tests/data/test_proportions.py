@@ -55,7 +55,7 @@ def test_other_columns_stay_as_they_are(case: str):
 
 
 def test_small_prices_move_as_little_as_large_ones():
-    fit, network = {"steps": 600, "evaluate_every": 600}, {"width": 64, "depth": 2, "embedding": 16}
+    fit, network = {"steps": 300, "evaluate_every": 300}, {"width": 64, "depth": 2, "embedding": 16}
     model = Synthesizer("laptop", fit=fit, network=network).fit(prices(), progress=False)
     fake = model.sample(8_000, seed=0, progress=False)
     for chosen in (fake.observation[:, 0] < 0.3, fake.observation[:, 0] > 3):

@@ -123,7 +123,7 @@ def test_a_circle_that_cannot_be(damage):
 def test_generated_angles_turn_as_real_ones_do():
     """Also across the end, with a network that was fitted for a moment."""
     rows = turning()
-    network, fit = {"width": 64, "depth": 2, "embedding": 16}, {"steps": 500, "learning_rate": 4e-3}
+    network, fit = {"width": 64, "depth": 2, "embedding": 16}, {"steps": 300, "learning_rate": 4e-3}
     made = (
         Synthesizer("laptop", network=network, fit=fit).fit(rows, progress=False).sample(8_000, seed=0, progress=False)
     )

@@ -33,7 +33,7 @@ def world(count: int, seed: int = 0) -> Transitions:
 
 
 def quick(rows: Transitions, **how) -> Ensemble:
-    return Ensemble.fit(rows, **{"members": 3, "width": 48, "steps": 300, "device": "cpu", "progress": False, **how})
+    return Ensemble.fit(rows, **{"members": 3, "width": 48, "steps": 200, "device": "cpu", "progress": False, **how})
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def falling(rows: int = 3_000, explained: bool = True) -> Transitions:
     )
 
 
-def small(steps: int = 800) -> Synthesizer:
+def small(steps: int = 500) -> Synthesizer:
     fit = {"steps": steps, "learning_rate": 4e-3, "evaluate_every": 500}
     network = {"width": 64, "depth": 2, "embedding": 16}
     return Synthesizer("laptop", network=network, fit=fit, sampler=SAMPLER, data=DATA)
@@ -140,7 +140,7 @@ def test_matching_is_a_phase_and_as_brief_as_the_fit(best):
     Synthesizer(settings).fit(falling(), progress=brief)
     rows = [total for each in (brief, best[1], watch) for name, total, *_ in each.phases if name == "match"]
     # In two rounds: a block, as many as take half the time of the fit, and as many as a CPU is ever asked for.
-    assert rows == [2 * 512, 2 * 25 * 512, 2 * 32 * 512]
+    assert rows == [2 * 512, 2 * 16 * 512, 2 * 32 * 512]
 
 
 def test_a_saved_model_goes_on_alike(best, tmp_path):

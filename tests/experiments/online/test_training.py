@@ -231,7 +231,7 @@ def test_what_cannot_be_run_leaves_no_folder(change, error, tmp_path):
 
 def test_learns_to_bring_a_point_to_the_origin(tmp_path):
     agent = {"width": 32, "batch_size": 32, "learning_rate": 2e-2, "discount": 0.5, "tau": 0.1}
-    plan = replace(POINT, agent=agent, steps=200, learning_starts=50, checkpoint_every=100, env_options={"reach": 3.0})
+    plan = replace(POINT, agent=agent, steps=150, learning_starts=50, checkpoint_every=75, env_options={"reach": 3.0})
     run(tmp_path, plan)
     starts = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
     best = 3 * np.clip(-2 * starts[:, 0], -1, 1)
