@@ -142,7 +142,7 @@ def walks() -> Transitions:
 
 def test_starts_come_at_their_real_share_and_at_rest(walks):
     network = {"width": 32, "depth": 2, "embedding": 32}
-    longer = {"steps": 600, "batch_size": 256, "learning_rate": 4e-3}
+    longer = {"steps": 400, "batch_size": 256, "learning_rate": 4e-3}
     model = Synthesizer("laptop", network=network, fit=longer).fit(walks, progress=False)
     assert model.conditions.names == ("start",)
     rows = model.sample(24_000, seed=0, progress=False)

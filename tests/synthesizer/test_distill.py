@@ -22,7 +22,7 @@ QUIET = {"seed": 0, "progress": False}
 
 @pytest.fixture(scope="module")
 def distilled(saved) -> Synthesizer:
-    return Synthesizer.load(saved).distill(2, steps=300, rows=2_000, progress=False)
+    return Synthesizer.load(saved).distill(2, steps=200, rows=1_500, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_to_a_file_and_back(distilled, written, tmp_path):
     )
     assert watch.names == ["sample", "sample"]  # nothing is found out again
     assert (loaded.settings, loaded.student.sampler) == (distilled.settings, distilled.student.sampler)
-    assert (loaded.student.steps, loaded.student.history) == (300, distilled.student.history)
+    assert (loaded.student.steps, loaded.student.history) == (200, distilled.student.history)
     rows = loaded.sample_to(tmp_path / "x.npz", 700, seed=4, progress=False)
     assert rows.equals(distilled.sample(700, seed=4, progress=False))
     loaded.distill(1, **SHORT, progress=False)  # which replaces the other

@@ -27,7 +27,7 @@ def gaussian() -> tuple[Transitions, np.ndarray]:
 def fitted(gaussian) -> Synthesizer:
     settings = {
         "network": {"width": 64, "depth": 2, "embedding": 32},
-        "fit": {"steps": 500, "batch_size": 128, "learning_rate": 4e-3, "evaluate_every": 250},
+        "fit": {"steps": 350, "batch_size": 128, "learning_rate": 4e-3, "evaluate_every": 175},
         "data": {"scaling": "standard"},
     }
     return Synthesizer("laptop", **settings).fit(gaussian[0], progress=False)
@@ -35,7 +35,7 @@ def fitted(gaussian) -> Synthesizer:
 
 @pytest.fixture(scope="module")
 def nats(gaussian, fitted) -> np.ndarray:
-    return fitted.log_likelihood(gaussian[0][:300], steps=32)
+    return fitted.log_likelihood(gaussian[0][:300], steps=24)
 
 
 def test_it_is_the_density_of_the_data_and_knows_which_rows_are_rare(gaussian, nats, fitted):
@@ -50,7 +50,7 @@ def test_it_is_the_density_of_the_data_and_knows_which_rows_are_rare(gaussian, n
     noisy = Transitions(rows.observation, rows.action, rows.reward + noise, rows.next_observation)
     moved = Transitions(rows.observation, rows.action, rows.reward, rows.next_observation[::-1])
     for other, less in ((noisy, 2), (moved, 3)):
-        assert fitted.log_likelihood(other, steps=32).mean() < nats[:100].mean() - less
+        assert fitted.log_likelihood(other, steps=24).mean() < nats[:100].mean() - less
     rows = gaussian[0][:6]
     together = fitted.log_likelihood(rows, steps=8)
     alone = np.concatenate([fitted.log_likelihood(rows[i : i + 1], steps=8) for i in range(6)])
