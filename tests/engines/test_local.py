@@ -145,10 +145,10 @@ def test_what_another_process_works_on_is_left_to_it(tmp_path, lock):
 
 def test_a_lock_can_be_waited_for(tmp_path):
     lock = tmp_path / "lock"
-    with owned(lock), pytest.raises(Owned), owned(lock, patience=0.3):
+    with owned(lock), pytest.raises(Owned), owned(lock, patience=0.1):
         pass
     code = (
-        "import sys, fcntl, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); time.sleep(0.4)"
+        "import sys, fcntl, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); time.sleep(0.25)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE) as owner:
         owner.stdout.readline()

@@ -148,8 +148,8 @@ def finished(tmp_path_factory) -> Callable[[Kind], tuple[Path, int]]:
     return of
 
 
-LATE = ("online", "frames", "heads", "upsample")
-"""Kinds that are also stopped late: online runs while rows are drawn. Other tests stop the others at many places."""
+LATE = ("frames", "heads", "upsample")
+"""Kinds that are also stopped late. Other tests stop the others at many places."""
 STOPS = [(name, share) for name in KINDS for share in (0.5, 0.9) if share < 0.9 or name in LATE]
 
 
