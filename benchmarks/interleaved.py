@@ -147,7 +147,8 @@ def _medians(work: Work, before: Path, after: Path, repeats: int, scale: float, 
 
 def _seconds(tree: Path, script: str) -> float:
     """What a script prints last, run in an empty folder with the sources of a tree."""
-    env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
