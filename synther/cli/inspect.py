@@ -75,6 +75,7 @@ def _model(chosen: Inspect) -> None:
         "kind": "model",
         "env_id": layout.env_id,
         "columns": list(layout.names),
+        "computed": list(layout.computed),
         "conditions": list(model.conditions.names),
         "ensemble": None if model.ensemble is None else model.ensemble.to_json(),
         "student": None if model.student is None else model.student.to_json(),
@@ -98,6 +99,7 @@ def _model(chosen: Inspect) -> None:
         ("thresholds", ", ".join(f"{name} {cut}" for name, cut in cuts.items()) or "-"),
         ("conditions", ", ".join(model.conditions.names) or "-"),
         ("ensemble", "-" if model.ensemble is None else f"{model.ensemble.members} dynamics models"),
+        *(("computed", text) for text in layout.computed),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout
     from synther.data.transitions import Transitions
 
-_MOST_ROWS = 1 << 14  # that tell whether a column is clipped
+_MOST_ROWS, _MOST_NUMBERS = 1 << 14, 1 << 21  # that tell whether a column is clipped
 _TURNS = 12  # of a line and the numbers that are drawn from it
 _RANKS = 129  # that tell how far rows are off the line
 _NEAR = 0.1  # stds of a column that rows may be off the line
@@ -98,7 +98,8 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
     }
     if not likely:
         return layout
-    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    most = min(_MOST_ROWS, max(_MOST_NUMBERS // max(len(layout.given_columns), 1), 1))
+    some = rows[:: -(-len(rows) // most)]
     given = layout.without_gaps(layout.pack(some)[:, layout.given_columns])
     clips = []
     for column, ends in likely.items():
@@ -125,11 +126,11 @@ def _clip(column: int, ends: tuple[float | None, float | None], given: Matrix, v
         level = float(full[known].mean() - inputs[known].mean(0) @ slopes)
         line = inputs @ slopes + level
         off = np.quantile((full - line)[known], np.linspace(0, 1, _RANKS))
+        if np.std((full - line)[known]) > _NEAR * values.std():
+            return None
         if not turn and _strays(line, sides, ends, off, _EXACT * float(values.std())) > _STRAYS:
             return None
         full, known = _unclipped(values, line, ends, off, draw), np.ones(len(values), bool)
-    if np.std(full - line) > _NEAR * values.std():
-        return None
     for side, end, upper in zip(sides, ends, (False, True), strict=True):
         if end is not None and _open(side, _beyond(line, end, off, upper)) > _TOLD:
             return None

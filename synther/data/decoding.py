@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.flags import Flags
 from synther.data.kind import Array, Kind
 from synther.data.numbers import Continuous, Numbers, Real
 from synther.data.quantiles import row_index
@@ -91,6 +92,7 @@ class Decoder:
             if not constant and sphere.columns not in turned and known.isdisjoint(sphere.columns)
         ]
         self._next_projection = Projection(others, device)
+        self._flags = Flags(layout, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
@@ -142,6 +144,7 @@ class Decoder:
         self._next_projection.put(fields["next_observation"])
         for identity in self.layout.identities:
             identity.put(fields)
+        self._flags.put(fields)
         reward = fields["reward"]
         if self.layout.formula is not None:
             told = self.layout.formula(fields)
@@ -216,6 +219,7 @@ class _Settling:
         rank = {place.source.start: number for number, place in enumerate(places) if place.field == "observation"}
         spheres = [replace(one, columns=tuple(rank[column] for column in one.columns)) for one in layout.spheres]
         self._projection = Projection(spheres, device)
+        self._layout, self._flags = layout, Flags(layout, device)
         self._discrete = layout.settle if layout.unsettled else None
         self.is_needed = bool(places) or self._discrete is not None
 
@@ -227,6 +231,8 @@ class _Settling:
             numbers = self._numbers(raw)
             self._projection.put(numbers.t())
             self._numbers.put(numbers, raw)
+        if self._discrete is not None:
+            self._flags.settle(self._layout, raw)
 
 
 class _Part:

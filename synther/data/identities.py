@@ -12,7 +12,7 @@ NOTE[paper]: the reference generates all columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,6 +74,11 @@ class Identity:
     def is_copy(self) -> bool:
         return len(self.parents) == 1 and self.parents[0].weight == 1.0 and self.level == 0.0
 
+    def text(self, name: Callable[[str, int], str]) -> str:
+        """It in words; `name` is that of a field's column."""
+        told = written_sum([(parent.weight, name(parent.field, parent.column)) for parent in self.parents], self.level)
+        return f"{name(self.field, self.column)} = {told}"
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "parents": [list(parent) for parent in self.parents]}
 
@@ -90,6 +95,18 @@ class Identity:
         if not all(field in FIELDS and 0 <= column < widths[field] for field, column in places):
             raise FormatError("layout.identities: expected columns of observations and actions")
         return found
+
+
+def written_sum(parts: Sequence[tuple[float, str]], level: float) -> str:
+    """A sum of multiples as people write it: "1 - x + 0.5 y"."""
+    every = [*([(level, "")] if level or not parts else []), *parts]
+    texts = [f"{abs(weight):.6g}" if not name or abs(weight) != 1 else "" for weight, name in every]
+    signs = ["-" if weight < 0 else "+" for weight, _ in every]
+    joined = " ".join(
+        f"{sign} {' '.join(filter(None, (text, name)))}"
+        for sign, text, (_, name) in zip(signs, texts, every, strict=True)
+    )
+    return joined[2:] if joined.startswith("+ ") else f"-{joined[2:]}"
 
 
 def with_identities(layout: Layout, rows: Transitions) -> Layout:

@@ -20,6 +20,7 @@ from synther.data.clipping import Clip, drawing
 from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
+from synther.data.flags import Flag
 from synther.data.following import Following, class_count, classes_of
 from synther.data.identities import Identity
 from synther.data.inference import Integers
@@ -138,6 +139,8 @@ class Layout:
     100 in a few rows, what is paid in all the others would be lost."""
     clips: tuple[Clip, ...] = ()
     """Columns of the next observation that the matrix has before they are clipped."""
+    decided: tuple[Flag, ...] = ()
+    """Columns of two values that trees decide about."""
     identities: tuple[Identity, ...] = ()
     """How columns follow from others that the matrix has, in an order in which they can be computed."""
     formula: Formula | None = None
@@ -244,6 +247,19 @@ class Layout:
         if field in flat or (field == "action" and self.flat_action):
             return (field,)
         return tuple(f"{field}[{column}]" for column in range(self.field_widths[field]))
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """What is computed from the rest of a row, in words."""
+        told = [one.text(self._name) for one in self.identities]
+        told += [text for flag in self.decided for text in flag.texts(self._name, self.field_widths)]
+        if self.formula is not None:
+            rest = "" if isinstance(self.reward[0], Derived) else " + what is generated"
+            told.append(f"reward = {self.formula.text(self._name)}{rest}")
+        return tuple(told)
+
+    def _name(self, field: str, column: int) -> str:
+        return self._source_names(field)[column]
 
     @cached_property
     def field_widths(self) -> dict[str, int]:
@@ -589,6 +605,7 @@ class Layout:
             **({"turns": [turn.to_json() for turn in self.turns]} if self.turns else {}),
             **({"terminal_reward": self.terminal_reward} if self.terminal_reward else {}),
             **({"clips": [clip.to_json() for clip in self.clips]} if self.clips else {}),
+            **({"decided": [flag.to_json() for flag in self.decided]} if self.decided else {}),
             **({"identities": [one.to_json() for one in self.identities]} if self.identities else {}),
             **({"formula": self.formula.to_json()} if self.formula is not None else {}),
         }
@@ -614,6 +631,7 @@ class Layout:
             spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
             turns=tuple(Turn.from_json(one, fields) for one in told.get("turns", ())),
             clips=tuple(Clip.from_json(one, fields) for one in told.get("clips", ())),
+            decided=tuple(Flag.from_json(one, fields) for one in told.get("decided", ())),
             identities=tuple(Identity.from_json(one, fields) for one in told.get("identities", ())),
             terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         )
@@ -645,6 +663,7 @@ class _Entry(TypedDict):
     turns: NotRequired[list[Any]]
     terminal_reward: NotRequired[float]
     clips: NotRequired[list[Any]]
+    decided: NotRequired[list[Any]]
     identities: NotRequired[list[Any]]
     formula: NotRequired[Any]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from synther.data.checks import check_rows
 from synther.data.clipping import with_clips
 from synther.data.codes import Coding
+from synther.data.flags import with_flags
 from synther.data.identities import with_identities
 from synther.data.inference import Integers
 from synther.data.lattices import ROWS_PER_WEIGHT, Grid
@@ -64,7 +65,7 @@ def prepare(
     if counted:
         layout = with_tables(layout, rows, decided)
     if residuals != "none":
-        layout = with_clips(with_turns(layout, rows), rows)
+        layout = with_flags(with_clips(with_turns(layout, rows), rows), rows)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     if residuals != "none":

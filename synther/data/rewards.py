@@ -13,7 +13,7 @@ NOTE[paper]: the reference generates the reward like any other column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, combinations_with_replacement
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.identities import written_sum
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.values import Derived
@@ -46,6 +47,7 @@ _DIGITS = 6
 _NO_MORE = 1e-6  # share of the variance of a reward which, where a line leaves no more, no formula is needed for
 _CHUNK = 1 << 16
 _MOST_ROWS, _TRIED = 1 << 15, 1 << 12  # that a formula is fitted on, and that its terms are chosen in
+_WIDEST = 256  # inputs up to which a formula is looked for
 _MOST_INPUTS = 32  # columns of a field that terms are made of
 _MOST_TERMS, _ADDS, _LOSES = 64, 0.01, 1e-3  # terms, and what each has to explain of what those before it leave
 _ERROR, _STEADY = 0.01, 0.1  # stds of a column that each is moved by, and of the reward that it may then change
@@ -69,6 +71,26 @@ class Term:
     name: Literal["column", "product", "length", "distance", "angle"]
     inputs: tuple[int, ...]
     minus: tuple[int, ...] = ()
+
+    def text(self, names: Sequence[str], mean: Sequence[float]) -> str:
+        """It in words, of inputs with these names and means."""
+
+        def about(place: int) -> str:
+            return f"({names[place]} - {mean[place]:.6g})" if mean[place] else names[place]
+
+        def written(places: Sequence[int]) -> str:
+            plain, half = [names[place] for place in places], len(places) // 2
+            if self.name == "column":
+                return about(places[0])
+            if self.name == "product":
+                return f"{about(places[0])}²" if places[0] == places[1] else " ".join(map(about, places))
+            if self.name == "angle":
+                return f"angle({', '.join(plain)})²"
+            if self.name == "length":
+                return f"|{', '.join(plain)}|"
+            return f"|{', '.join(plain[:half])} - {', '.join(plain[half:])}|"
+
+        return f"({written(self.inputs)} - {written(self.minus)})" if self.minus else written(self.inputs)
 
     def of(self, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float]) -> Tensor:
         """It in rows with these inputs (C, N), of these means. (N,)
@@ -111,6 +133,15 @@ class Formula:
         for term, weight in zip(self.terms, self.weights, strict=True):
             told += weight * term.of(inputs, self.mean)
         return told
+
+    def text(self, name: Callable[[str, int], str]) -> str:
+        """It in words; `name` is that of a field's column."""
+        names = [
+            name(one.field, one.column) if one.value is None else f"[{name(one.field, one.column)} = {one.value:g}]"
+            for one in self.inputs
+        ]
+        parts = zip(self.weights, self.terms, strict=True)
+        return written_sum([(weight, term.text(names, self.mean)) for weight, term in parts], self.level)
 
     def rounded(self) -> Formula:
         """The same with plain numbers: 1 instead of 0.9999998."""
@@ -196,7 +227,8 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64]) -> Fo
     """The formula of some rows, fitted on every second one and judged by the others."""
     std, fields = float(reward.std()), as_fields(rows.arrays())
     inputs = _inputs(layout, fields)
-    if not std > 0 or not inputs or len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS):
+    few = len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS)
+    if not std > 0 or few or not 0 < len(inputs) <= _WIDEST:
         return None
     raw = torch.stack([_values(one, fields) for one in inputs])
     places = {one: place for place, one in enumerate(inputs)}

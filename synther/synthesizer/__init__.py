@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -200,6 +201,8 @@ class Synthesizer:
         prepared = prepare(rows, *how, order, counted, price, ending is not None)
         if ending is not None and prepared.layout.terminal_reward and ending.asks_for_reward(rows):
             ending = None  # the reward follows from the terminal, and tells nothing about it any more
+        for text in prepared.layout.computed:
+            log.info("computed, not generated: %s", textwrap.shorten(text, 160, placeholder=" ..."))
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         if told is None:

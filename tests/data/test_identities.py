@@ -64,6 +64,13 @@ def test_columns_that_say_the_same_hold_in_whatever_row(dtype):
     np.testing.assert_allclose(back.next_observation, real.next_observation, atol=1e-6)
 
 
+def test_identities_can_be_read():
+    told = prepared(rows()).layout.computed
+    assert set(told) >= {"observation[4] = observation[0]", "observation[6] = 1 - observation[2]"}
+    assert "next_observation[5] = -next_observation[0] + next_observation[1]" in told
+    assert "next_observation[3] = action[0]" in told
+
+
 def test_one_row_that_differs_is_enough_to_keep_a_column():
     real = rows()
     real.observation[1234, 6] += 0.1

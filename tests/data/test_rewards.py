@@ -75,6 +75,15 @@ def test_a_reward_that_follows_from_a_row_comes_back_for_whatever_row(law):
     assert np.abs(made.observation - real.observation).max() > 0.5
 
 
+def test_a_formula_can_be_read():
+    told = {law: prepared(rows(law(*parts()))).layout.computed for law in (squares, distance, angle)}
+    assert told[squares][0].startswith("reward = observation[2] - observation[0]²")
+    assert "- 0.1 action[0]²" in told[squares][0]
+    near = "|next_observation[0], next_observation[1] - next_observation[5], next_observation[6]|"
+    assert told[distance] == (f"reward = -{near} - 0.2 |action[0] - observation[2]|",)
+    assert told[angle] == ("reward = -angle(observation[3], observation[4])² - 0.1 observation[0]²",)
+
+
 def test_what_a_formula_leaves_is_kept():
     """Noise comes back as it was, and no reward is lost."""
     noisy = squares(*parts()) + 0.1 * np.random.default_rng(1).normal(size=ROWS)
