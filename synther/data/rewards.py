@@ -144,9 +144,18 @@ class Formula:
         return written_sum([(weight, term.text(names, self.mean)) for weight, term in parts], self.level)
 
     def rounded(self) -> Formula:
-        """The same with plain numbers: 1 instead of 0.9999998."""
-        weights = tuple(round(weight, _DIGITS) for weight in self.weights)
-        return replace(self, weights=weights, level=round(self.level, _DIGITS))
+        """The same with plain numbers, 1 instead of 0.9999998, and y instead of x + (y - x)."""
+        whole: dict[Term, float] = {}
+        for term, weight in zip(self.terms, self.weights, strict=True):
+            for inputs, sign in ((term.inputs, 1.0), (term.minus, -1.0)):
+                figure = Term(term.name, tuple(sorted(inputs)) if term.name == "product" else inputs)
+                if inputs:
+                    whole[figure] = whole.get(figure, 0.0) + sign * round(weight, _DIGITS)
+        whole = {figure: round(weight, _DIGITS) for figure, weight in whole.items() if round(weight, _DIGITS)}
+        weights = {term: round(weight, _DIGITS) for term, weight in zip(self.terms, self.weights, strict=True)}
+        parts = whole if len(whole) < len(weights) else weights
+        plain = replace(self, terms=tuple(parts), weights=tuple(parts.values()), level=round(self.level, _DIGITS))
+        return plain.narrowed()
 
     def narrowed(self) -> Formula:
         """The same with no other inputs than those of its terms."""

@@ -56,6 +56,10 @@ def gain(s, a, t):
     return 5 * s[:, 2] * (t[:, 0] - s[:, 0]) - np.hypot(t[:, 0], t[:, 1]) + np.hypot(s[:, 0], s[:, 1])
 
 
+def change(s, a, t):
+    return t[:, 1] + s[:, 0] ** 2 + s[:, 2] * t[:, 0]
+
+
 def angle(s, a, t):
     return -(np.arctan2(s[:, 4], s[:, 3]) ** 2) - 0.1 * s[:, 0] ** 2
 
@@ -81,6 +85,8 @@ def test_a_formula_can_be_read():
     assert "- 0.1 action[0]²" in told[squares][0]
     near = "|next_observation[0], next_observation[1] - next_observation[5], next_observation[6]|"
     assert told[distance] == (f"reward = -{near} - 0.2 |action[0] - observation[2]|",)
+    told_by_change = prepared(rows(change(*parts()))).layout.computed
+    assert told_by_change == ("reward = next_observation[1] + observation[0]² + observation[2] next_observation[0]",)
     assert told[angle] == ("reward = -angle(observation[3], observation[4])² - 0.1 observation[0]²",)
 
 
