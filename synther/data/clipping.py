@@ -113,8 +113,12 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
 
 def _clip(column: int, ends: tuple[float | None, float | None], given: Matrix, values: Array) -> Clip | None:
     """How a column is clipped; None if what is at its ends is there for another reason."""
-    values, std = values.astype(np.float64), given.std(0)
-    mean, std = given.mean(0), np.where(std > 0, std, 1.0)
+    values = values.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = given.mean(0), given.std(0)
+        if not np.isfinite((*mean, *std, values.std())).all():
+            return None
+    std = np.where(std > 0, std, 1.0)
     inputs = (given - mean) / std
     sides = [np.zeros(len(values), bool) if end is None else values == end for end in ends]
     inside = ~(sides[0] | sides[1])

@@ -160,12 +160,13 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
     """Columns that follow from others in all `states` (N, W), of those that are `free` to, in an order in which they
     can be computed. Of several that follow from each other it is the last, but rather one without `special` values,
     which sums of others miss, and never a small difference of others, to which their errors are large."""
-    mean, std = states.mean(0), states.std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = states.mean(0), states.std(0)
     kept: list[int] = []
     basis = np.empty((0, len(states)))  # orthonormal, of the columns that are kept
     found: list[Identity] = []
     for column in range(states.shape[1]):
-        if not std[column] > 0:
+        if not 0 < std[column] < np.inf:
             continue
         own = (states[:, column] - mean[column]) / std[column]
         left = own - basis.T @ (basis @ own)

@@ -43,7 +43,7 @@ EXACT = 1e-3
 values too."""
 ALL_OFF = 2e-5
 """Stds of the reward that no row may be off, for nothing to be left of it: the matrix then has no reward."""
-_DIGITS = 6
+_DIGITS = 3, 6  # that weights are written with, if that does
 _NO_MORE = 1e-6  # share of the variance of a reward which, where a line leaves no more, no formula is needed for
 _CHUNK = 1 << 16
 _MOST_ROWS, _TRIED = 1 << 15, 1 << 12  # that a formula is fitted on, and that its terms are chosen in
@@ -143,19 +143,19 @@ class Formula:
         parts = zip(self.weights, self.terms, strict=True)
         return written_sum([(weight, term.text(names, self.mean)) for weight, term in parts], self.level)
 
-    def rounded(self) -> Formula:
-        """The same with plain numbers, 1 instead of 0.9999998, and y instead of x + (y - x)."""
+    def rounded(self, digits: int, std: float) -> Formula:
+        """The same with numbers of so many digits, and y instead of x + (y - x), for rewards of this std."""
+        weights = {term: float(f"{weight:.{digits}g}") for term, weight in zip(self.terms, self.weights, strict=True)}
         whole: dict[Term, float] = {}
-        for term, weight in zip(self.terms, self.weights, strict=True):
+        for term, weight in weights.items():
             for inputs, sign in ((term.inputs, 1.0), (term.minus, -1.0)):
-                figure = Term(term.name, tuple(sorted(inputs)) if term.name == "product" else inputs)
                 if inputs:
-                    whole[figure] = whole.get(figure, 0.0) + sign * round(weight, _DIGITS)
-        whole = {figure: round(weight, _DIGITS) for figure, weight in whole.items() if round(weight, _DIGITS)}
-        weights = {term: round(weight, _DIGITS) for term, weight in zip(self.terms, self.weights, strict=True)}
-        parts = whole if len(whole) < len(weights) else weights
-        plain = replace(self, terms=tuple(parts), weights=tuple(parts.values()), level=round(self.level, _DIGITS))
-        return plain.narrowed()
+                    figure = Term(term.name, tuple(sorted(inputs)) if term.name == "product" else inputs)
+                    whole[figure] = float(f"{whole.get(figure, 0.0) + sign * weight:.{digits}g}")
+        whole = {figure: weight for figure, weight in whole.items() if weight}
+        parts = whole if 0 < len(whole) < len(weights) else weights
+        level = round(self.level / std, digits) * std
+        return replace(self, terms=tuple(parts), weights=tuple(parts.values()), level=level).narrowed()
 
     def narrowed(self) -> Formula:
         """The same with no other inputs than those of its terms."""
@@ -202,18 +202,22 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
     if not isinstance(kind, (Continuous, Spiked)):
         return layout
     some = rows[:: -(-len(rows) // _MOST_ROWS)]
-    reward = some.reward.astype(np.float64) - layout.terminal_reward * some.terminal
+    reward = _paid(layout, some)
     formula = _found(layout, some, reward)
     if formula is None:
         return layout
     if isinstance(kind, Spiked) and np.quantile(_off(formula, some, reward), 0.999) > EXACT * reward.std():
         return layout
-    rounded, most = formula.rounded(), ALL_OFF * reward.std()
-    for chunk in rows.chunks(_CHUNK):
-        paid = chunk.reward.astype(np.float64) - layout.terminal_reward * chunk.terminal
-        if _off(rounded, chunk, paid).max() > most:
-            return replace(layout, reward=(Continuous(),), formula=formula)
-    return replace(layout, reward=(Derived(),), formula=rounded)
+    std = float(reward.std())
+    for written in (*(formula.rounded(digits, std) for digits in _DIGITS), formula):
+        if all(_off(written, chunk, _paid(layout, chunk)).max() <= ALL_OFF * std for chunk in rows.chunks(_CHUNK)):
+            return replace(layout, reward=(Derived(),), formula=written)
+    return replace(layout, reward=(Continuous(),), formula=formula)
+
+
+def _paid(layout: Layout, rows: Transitions) -> NDArray[np.float64]:
+    """Rewards without what a terminal row has more."""
+    return np.asarray(rows.reward.astype(np.float64) - layout.terminal_reward * rows.terminal)
 
 
 def _off(formula: Formula, rows: Transitions, reward: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -298,6 +302,8 @@ class _Fit:
         own = (values - level) / spread
         aim = y - y[half].mean()
         moments = own[:, half] @ own[:, half].T / int(half.sum())
+        if not bool(moments.isfinite().all()):  # squares of huge numbers
+            moments = torch.eye(len(own), dtype=torch.float64)
         self._inverse = torch.linalg.pinv(moments, hermitian=True, rtol=1e-12)
         self._scaled = self._inverse @ (own[:, half] @ aim[half]) / int(half.sum())
         residual = aim - self._scaled @ own
@@ -373,22 +379,14 @@ def _used(inputs: Sequence[Input], raw: Tensor, left: Tensor) -> set[int]:
     squares -= squares.mean(1, keepdim=True)
     told = ((squares @ left).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
     used: set[int] = set()
-    for field in ("observation", "action"):
-        columns = sorted({one.column for one in inputs if one.field == field})
-        score = {
-            column: max(
-                telling
-                for one, telling in zip(inputs, told, strict=True)
-                if one.column == column and (one.field == "action") == (field == "action")
-            )
-            for column in columns
-        }
-        best = set(sorted(columns, key=lambda column: -score[column])[:_MOST_INPUTS])
-        used |= {
-            place
-            for place, one in enumerate(inputs)
-            if one.column in best and (one.field == "action") == (field == "action")
-        }
+    for fields in (("action",), ("observation", "next_observation")):
+        own = [place for place, one in enumerate(inputs) if one.field in fields]
+        score: dict[int, float] = {}
+        for place in own:
+            column = inputs[place].column
+            score[column] = max(told[place], score.get(column, 0.0))
+        best = {*sorted(score, key=lambda column: -score[column])[:_MOST_INPUTS]}
+        used |= {place for place in own if inputs[place].column in best}
     return used
 
 

@@ -180,3 +180,19 @@ def test_a_terminal_keeps_its_price_beside_a_formula():
     assert found.layout.formula is not None
     back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
     np.testing.assert_allclose(back.reward, real.reward, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e6])
+def test_formulas_do_not_depend_on_units(scale):
+    here, action, there = parts()
+    real = rows(scale * squares(here, action, there))
+    layout = prepared(real).layout
+    assert isinstance(layout.reward[0], Derived)
+    np.testing.assert_allclose(layout.unpack(layout.pack(real)).reward, real.reward, atol=1e-4 * scale)
+
+
+def test_numbers_whose_squares_overflow_have_no_formula():
+    here, action, there = (part.astype(np.float64) for part in parts())
+    here[:, 0] *= 1e200
+    real = Transitions(here, action, squares(*parts()), there, np.zeros(ROWS, bool))
+    assert prepared(real).layout.formula is None
