@@ -87,8 +87,11 @@ def _turn(columns: Sequence[int], given: Matrix, rows: Transitions) -> Turn | No
     """How a step turns two columns; None if it may lead anywhere."""
     before, after = (side[:, list(columns)].astype(np.float64) for side in (rows.observation, rows.next_observation))
     seen = _angle(before, after)
-    std = given.std(0)
-    mean, std = given.mean(0), np.where(std > 0, std, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = given.mean(0), given.std(0)
+    if not np.isfinite((*mean, *std)).all():
+        return None
+    std = np.where(std > 0, std, 1.0)
     inputs, expected = (given - mean) / std, np.zeros(len(seen))
     if len(seen) < ROWS_PER_WEIGHT * (given.shape[1] + 1):
         return None
