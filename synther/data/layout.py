@@ -431,10 +431,15 @@ class Layout:
 
     @cached_property
     def ends(self) -> dict[int, tuple[float, float]]:
-        """Between which numbers columns of the matrix are that have special values at the ends of their range, but for
-        the gap by which these are moved out."""
+        """Between which numbers columns of the matrix are in rows: those with special values at the ends of their
+        range, which are moved out by a gap, and those that are clipped."""
         spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
-        return {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
+        ends = {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
+        clipped = {clip.column for clip in self.clips}
+        for place in self.places:
+            if place.field == _PAIR[1] and place.source.start in clipped and isinstance(place.kind, Real):
+                ends[place.matrix.start] = place.kind.bounds
+        return ends
 
     @cached_property
     def _counted(self) -> tuple[int, ...]:

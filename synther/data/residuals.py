@@ -44,6 +44,8 @@ that generated columns may have. Where columns nearly follow from each other, la
 """
 _TRIED = 1 << 14  # rows on which bends are tried
 _NOTHING = SMALLEST**2  # variance, of 1, below which an outcome explains nothing about others
+_EXACT = 1e-3  # stds of an outcome that a line leaves of it, where it is exact
+_FEW = 0.25  # share of the rows at the ends of an outcome, up to which lines are fitted to the other rows
 _FAR = 1e30  # where a range without an end is said to end
 KNOTS = 32
 MOST_BENT = 8
@@ -65,7 +67,7 @@ class Regression:
     order: Sequence[int] = ()
     """That of the outcomes in an earlier fit."""
     ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """Between which numbers some columns are, but for a gap by which the values at both ends are moved out."""
+    """Between which numbers some columns are in rows. Values at both ends are moved out."""
 
     def among(self, columns: Collection[int]) -> Regression | None:
         """The same with no other outcomes than `columns`; None where none are left."""
@@ -88,7 +90,7 @@ class Regression:
         ends = {
             place[column]: tuple(((np.clip(both, -_FAR, _FAR) - shift[column]) / scale[column]).tolist())
             for column, both in self.ends.items()
-            if column in place and column in self.given
+            if column in place
         }
         found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent, ends=ends)
         return None if found is None else found.moved(range(len(columns)), columns)
@@ -133,37 +135,33 @@ class Residuals:
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
 
-        `steps` are those of the outcomes that lie on a lattice. `order` is that of an earlier fit, to be kept as far as
-        the columns are the same.
+        `ends` says between which numbers columns are, but for a gap at both ends. `steps` are those of the outcomes
+        that lie on a lattice. `order` is that of an earlier fit, to be kept as far as the columns are the same.
         """
         moves = {step.column for step in steps}
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
         if steps and not outcomes:
             return cls(tuple(given), (), (), (), (), (), tuple(steps))
-        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(ends) + len(outcomes)):
+        gaps = tuple((given.index(column), *both) for column, both in ends.items() if column in given)
+        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(gaps) + len(outcomes)):
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
-        gaps = tuple((given.index(column), *both) for column, both in ends.items())
         x, y = _with_gaps(rows[:, list(given)], gaps), rows[:, list(outcomes)]
-        slopes = least_squares(x, y, narrow=_NARROW)  # (G, K)
-        left = y - product(x, slopes)
-        knots = bends(x, left) if bent else ()
-        inputs = _bent(x, knots)
-        if knots:
-            slopes = np.concatenate([slopes, least_squares(inputs[:, x.shape[1] :], left)])  # (G + H, K)
-            left = y - product(inputs, slopes)
         first = [outcomes.index(column) for column in order if column in outcomes]
-        places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
-        # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
-        own = np.asarray(np.linalg.inv(factor).T, np.float64)
-        direct = slopes[:, places] @ own
-        residual = product(y[:, places], own) - product(inputs, direct)
-        shift, scale = residual.mean(0), np.maximum(residual.std(0), SMALLEST)
+        everywhere = np.ones(len(y), bool)
+        lines = _Lines(x, y, everywhere, first, bent=bent)
+        between = _between(y, [ends.get(column) for column in outcomes])
+        if ROWS_PER_WEIGHT * (x.shape[1] + len(outcomes)) < np.count_nonzero(between) < len(y):
+            inner = _Lines(x, y, between, first, bent=bent)
+            if inner.is_exacter(lines, between):
+                lines = inner
+        shift, scale = lines.residual.mean(0), np.maximum(lines.residual.std(0), SMALLEST)
+        places, knots = lines.places, lines.knots
         return cls(
             tuple(given),
             tuple(outcomes[place] for place in places),
             knots,
-            tuple(map(tuple, np.concatenate([direct, np.eye(len(places)) - own]).T.tolist())),
+            tuple(map(tuple, np.concatenate([lines.direct, np.eye(len(places)) - lines.own]).T.tolist())),
             tuple(shift.tolist()),
             tuple(scale.tolist()),
             tuple(steps),
@@ -268,6 +266,47 @@ class Restorer:
                 inputs = torch.cat([inputs, hinges])
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
+
+
+class _Lines:
+    """Lines of outcomes (N, K) in inputs (N, G), fitted to the rows that are `learned` (N,)."""
+
+    def __init__(
+        self, x: Matrix, y: Matrix, learned: NDArray[np.bool_], first: Sequence[int], *, bent: bool = False
+    ) -> None:
+        known, told = x[learned], y[learned]
+        slopes = least_squares(known, told, narrow=_NARROW)  # (G, K)
+        left = told - product(known, slopes)
+        self.knots = bends(known, left) if bent else ()
+        inputs = _bent(x, self.knots)
+        if self.knots:
+            hinges = inputs[learned]
+            slopes = np.concatenate([slopes, least_squares(hinges[:, x.shape[1] :], left)])  # (G + H, K)
+            left = told - product(hinges, slopes)
+        self.places, factor = _pivoted(np.cov(left.T, bias=True).reshape(y.shape[1], -1), first)
+        # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
+        self.own = np.asarray(np.linalg.inv(factor).T, np.float64)
+        self.direct = slopes[:, self.places] @ self.own
+        self.residual = product(y[:, self.places], self.own) - product(inputs, self.direct)
+
+    def is_exacter(self, other: _Lines, rows: NDArray[np.bool_]) -> bool:
+        """Whether it leaves next to nothing of an outcome in some rows, of which the other lines leave more. A few rows
+        at an end spoil a line that is exact in all others."""
+        mine, theirs = (np.empty(len(self.places)) for _ in range(2))
+        for lines, left in ((self, mine), (other, theirs)):
+            left[lines.places] = lines.residual[rows].std(0)
+        return bool(((mine < _EXACT) & (mine < theirs / 10)).any())
+
+
+def _between(y: Matrix, ends: Sequence[tuple[float, float] | None]) -> NDArray[np.bool_]:
+    """The rows of outcomes (N, K) that a line may follow: without those at an end, if these are few."""
+    between = np.ones(len(y), bool)
+    for values, both in zip(y.T, ends, strict=True):
+        if both is not None:
+            out = (values < both[0]) | (values > both[1])
+            if out.mean() <= _FEW:
+                between &= ~out
+    return between
 
 
 def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:

@@ -6,8 +6,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from synther.data import residuals as residuals_module
+from synther.data.decoding import Decoder
 from synther.data.lattices import Grid
 from synther.data.preparing import prepare
 from synther.data.residuals import Regression, Residuals
@@ -297,3 +299,26 @@ def test_what_follows_from_the_mode_of_the_next_state_fits_the_mode_that_comes_o
     assert np.mean(now != following) > 0.05, "noise has changed some modes"
     left = made.next_observation[:, 0] - 0.9 * made.observation[:, 0] - heat[now]
     assert left.std() == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize("residuals", ["linear", "bent"])
+def test_a_line_is_exact_inside_a_range_whatever_happens_at_its_ends(residuals):
+    """A car that stops at a wall: its place is the last one and its new speed, but where it stopped."""
+    draw = np.random.default_rng(0)
+    place, speed = draw.uniform(-1, 1, 8_000), 0.1 * draw.normal(size=8_000)
+    push = draw.uniform(-1, 1, (8_000, 1))
+    place[:200] = -1.0
+    then = speed + 0.05 * push[:, 0] + 0.02 * np.cos(3 * place)
+    stopped = place + then < -1
+    then = np.where(stopped, 0.0, then)
+    there = np.c_[np.where(stopped, -1.0, place + then), then]
+    real = Transitions(np.c_[place, speed], push, draw.normal(size=8_000), there, np.zeros(8_000, bool))
+    found = prepare(real, "standard", "onehot", True, residuals=residuals)
+    noise = np.random.default_rng(1).normal(size=found.matrix.shape).astype(np.float32)
+    still = [name == "next_observation[0]" or "=" in name for name in found.layout.names]  # what remains, and flags
+    noise[:, still] = 0.0
+    made = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix + 0.2 * noise)).rows
+    new = made.next_observation[:, 0]
+    inside = (new > -0.95) & (new < there[:, 0].max()) & ~stopped
+    off = made.next_observation[:, 0] - made.observation[:, 0] - made.next_observation[:, 1]
+    assert np.abs(off[inside]).max() < 1e-4
