@@ -38,6 +38,8 @@ SPIKE_GAP, LEAST_GAP = 0.5, 0.1
 GAP_IN_STEPS = 3.0
 """By how much it is moved out between the two, in stds of what last value and action leave open about the next. A wider
 gap would be a jump next to which the noise of a step is small, and small noise is generated less exactly."""
+FAR_MORE = 4
+"""Times as frequent as the one that comes after the most that there may be, for a value to be a spike among many."""
 STANDS_OUT = 20
 """Times the mean count of the other values that a spike is as frequent."""
 MOST_LEVELS = 4096
@@ -326,8 +328,10 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
             else:
                 often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
                 often &= common | (_near(value, count, ALONE * _std(values[:, column])) < 2 * count)
-                if np.count_nonzero(often) > MOST_SPIKES:  # where values repeat for some other reason, a few stand out
-                    often &= common & (count >= np.sort(count)[-MOST_SPIKES])
+                if (
+                    np.count_nonzero(often) > MOST_SPIKES
+                ):  # values repeat for some other reason: few stand out from these
+                    often &= common & (count >= FAR_MORE * np.sort(count)[-1 - MOST_SPIKES])
                 if 0 < np.count_nonzero(often) <= MOST_SPIKES:
                     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
                     low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
