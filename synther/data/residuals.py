@@ -244,7 +244,9 @@ class Restorer:
         self._shift, self._scale = tensor(residuals.shift)[:, None], tensor(residuals.scale)[:, None]
         self._direct, self._back = tensor(residuals._direct.T), tensor(np.linalg.inv(residuals._own).T)
         self._knots = tensor([knot for _, knots in residuals.knots for knot in knots])[:, None]
-        self._ends = residuals.ends
+        places, low, high = zip(*residuals.ends, strict=True) if residuals.ends else ((), (), ())
+        self._gapped = torch.tensor(places, dtype=torch.int64, device=device)
+        self._low, self._high = tensor(low)[:, None], tensor(high)[:, None]
         bent = [place for place, knots in residuals.knots for _ in knots]
         self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
 
@@ -254,13 +256,10 @@ class Restorer:
             step.put_back(columns)
         if self._has_outcomes:
             inputs = columns[self._given]
-            if self._ends:
-                gaps = []
-                for place, low, high in self._ends:
-                    number = inputs[place].clamp(low, high)
-                    gaps.append(inputs[place] - number)
-                    inputs[place] = number
-                inputs = torch.cat([inputs, torch.stack(gaps)])
+            if len(self._gapped):
+                moved = inputs.index_select(0, self._gapped)
+                numbers = moved.clamp(self._low, self._high)
+                inputs = torch.cat([inputs.index_copy(0, self._gapped, numbers), moved - numbers])
             if len(self._bent):
                 hinges = inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0)
                 inputs = torch.cat([inputs, hinges])

@@ -322,3 +322,17 @@ def test_a_line_is_exact_inside_a_range_whatever_happens_at_its_ends(residuals):
     inside = (new > -0.95) & (new < there[:, 0].max()) & ~stopped
     off = made.next_observation[:, 0] - made.observation[:, 0] - made.next_observation[:, 1]
     assert np.abs(off[inside]).max() < 1e-4
+
+
+def test_gaps_of_given_columns_come_back_as_they_were():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(2_000, 2)).clip(-1, 1)
+    x[x[:, 0] == 1, 0] += 0.3
+    rows = np.c_[x, x[:, 0] + 0.1 * draw.normal(size=2_000)]
+    found = Residuals.fit(rows, [0, 1], [2], ends={0: (-2.0, 1.0)})
+    assert found is not None
+    assert found.ends == ((0, -2.0, 1.0),)
+    back = rows.copy()
+    found.take_out(back)
+    found.put_back(back)
+    np.testing.assert_allclose(back, rows, atol=1e-12)
