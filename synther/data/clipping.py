@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synther.data.kind import Array, Kind, Matrix, first_columns
+from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lattices import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.numbers import Bounded, Spiked
 from synther.errors import FormatError
@@ -77,7 +77,7 @@ class Clip:
         found: Clip = checked(entry, cls, "layout.clips")
         finite((*found.weights, found.level, *found.off), "layout.clips")
         width = sum(kind.matrix_width for field in ("observation", "action") for kind in kinds[field])
-        after = dict(zip(first_columns(kinds["next_observation"]), kinds["next_observation"], strict=True))
+        after = by_column(kinds["next_observation"])
         if len(found.weights) != width or not isinstance(after.get(found.column), Bounded) or len(found.off) < 2:
             raise FormatError("layout.clips: expected a column of numbers, and a weight of each given column")
         return found
@@ -90,7 +90,7 @@ def drawing() -> np.random.Generator:
 
 def with_clips(layout: Layout, rows: Transitions) -> Layout:
     """The same layout, with what clipped next observations would be in place of them."""
-    after = dict(zip(first_columns(layout.next_observation), layout.next_observation, strict=True))
+    after = by_column(layout.next_observation)
     likely = {
         column: (kind.low if kind.low in kind.spikes else None, kind.high if kind.high in kind.spikes else None)
         for column, kind in after.items()

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.kind import Array, Kind, first_columns
+from synther.data.kind import Array, Kind, by_column
 from synther.data.termination import Decision, TerminationTree, learn
 from synther.data.transitions import Transitions
 from synther.data.values import Binary, Derived
@@ -73,7 +73,7 @@ class Flag:
         widths = {field: sum(kind.source_width for kind in kinds[field]) for field in (_HERE, _GIVEN, _THERE)}
         asked = widths[_THERE] if inside else widths[_HERE] + widths[_GIVEN]
         sides = (_HERE, _THERE) if inside else (_THERE,)
-        is_flag = all(isinstance(_columns(kinds[field]).get(column), Binary) for field in sides)
+        is_flag = all(isinstance(by_column(kinds[field]).get(column), Binary) for field in sides)
         if not is_flag or not all(0 <= feature - _first(asked) < asked for feature in found.tree.used):
             raise FormatError("layout.decided: expected a column of two values, and a tree that asks about others")
         return found
@@ -83,7 +83,7 @@ class Flags:
     """Decides about flags, in fields (N, W) on a device."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
-        after: Any = _columns(layout.next_observation)
+        after: Any = by_column(layout.next_observation)
         self._flags = [
             (flag, after[flag.column], flag.inputs(layout.field_widths), Decision(flag.tree, device))
             for flag in layout.decided
@@ -101,12 +101,11 @@ class Flags:
     def settle(self, layout: Layout, raw: Tensor) -> None:
         """Put what observation and action decide into raw columns (D, N) in main memory, from which others follow."""
         matrix = raw.numpy().T
-        for flag, kind, inputs, decide in self._flags:
+        for flag, _, inputs, decide in self._flags:
             if not flag.inside:
                 asked = [_decoded(layout, field, column, matrix) for field, column in inputs]
                 answer = decide(torch.from_numpy(np.stack(asked))).numpy()
-                (place,) = (p for p in layout.places if p.field == _THERE and p.source.start == flag.column)
-                matrix[:, place.matrix] = kind.encode(np.where(answer, kind.high, kind.low)[:, None])
+                matrix[:, layout.next_columns[flag.column]] = answer
 
 
 def _decoded(layout: Layout, field: str, column: int, matrix: Array) -> NDArray[np.float64]:
@@ -123,7 +122,7 @@ def with_flags(layout: Layout, rows: Transitions) -> Layout:
     some = rows[:: -(-len(rows) // _MOST_ROWS)]
     here, there = (side.reshape(len(some), -1).astype(np.float64) for side in (some.observation, some.next_observation))
     action = some.action.reshape(len(some), -1).astype(np.float64)
-    before, after = _columns(layout.observation), _columns(layout.next_observation)
+    before, after = by_column(layout.observation), by_column(layout.next_observation)
     likely = [column for column, kind in after.items() if isinstance(kind, Binary)][:MOST_FLAGS]
     found = []
     for column in likely:
@@ -142,10 +141,6 @@ def with_flags(layout: Layout, rows: Transitions) -> Layout:
         if tree is not None:
             found.append(Flag(column, False, tree))
     return replace(layout, decided=tuple(found))
-
-
-def _columns(kinds: Sequence[Kind]) -> dict[int, Kind]:
-    return dict(zip(first_columns(kinds), kinds, strict=True))
 
 
 def _tree(

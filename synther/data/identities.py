@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.kind import Array, Kind, first_columns
+from synther.data.kind import Array, Kind, by_column
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.values import Constant, Derived
@@ -118,13 +118,15 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     if pairs or width > _MOST_COLUMNS or len(some) < ROWS_PER_WEIGHT * width:
         return layout
     on_spheres = {column for sphere in layout.spheres for column in sphere.columns}
-    free = {column for column, kind in _columns(layout.observation).items() if isinstance(kind, _NUMBERS)} - on_spheres
+    free = {column for column, kind in by_column(layout.observation).items() if isinstance(kind, _NUMBERS)} - on_spheres
     states = np.concatenate([arrays[_HERE], arrays[_THERE]])
-    special = {column for column, kind in _columns(layout.observation).items() if isinstance(kind, Spiked)}
+    special = {column for column, kind in by_column(layout.observation).items() if isinstance(kind, Spiked)}
     inside = _inside(states, free, special)
     same = [replace(one, field=_THERE, parents=_moved(one.parents)) for one in inside]
     known = {one.column for one in inside}
-    still = {column for column, kind in _columns(layout.next_observation).items() if isinstance(kind, _NUMBERS)} - known
+    still = {
+        column for column, kind in by_column(layout.next_observation).items() if isinstance(kind, _NUMBERS)
+    } - known
     found = _holding([*inside, *_copies(arrays, still), *same], rows)
     both = {one.column for one in found if one.field == _HERE} & {one.column for one in found if one.field == _THERE}
     lost = {one.column for one in inside} - both  # a rule has to hold on both sides
@@ -134,7 +136,7 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     kinds = {
         field: tuple(
             Derived() if (field, column) in {(one.field, one.column) for one in found} else kind
-            for column, kind in _columns(getattr(layout, field)).items()
+            for column, kind in by_column(getattr(layout, field)).items()
         )
         for field in (_HERE, _THERE)
     }
@@ -142,10 +144,6 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
 
 
 _NUMBERS = (Continuous, Bounded, Spiked)
-
-
-def _columns(kinds: Sequence[Kind]) -> dict[int, Kind]:
-    return dict(zip(first_columns(kinds), kinds, strict=True))
 
 
 def _sides(rows: Transitions) -> dict[str, Array]:

@@ -86,3 +86,8 @@ class Kind(ABC):
 def first_columns(kinds: Sequence[Kind]) -> list[int]:
     """The first column of each kind in its field."""
     return list(accumulate((kind.source_width for kind in kinds), initial=0))[:-1]
+
+
+def by_column(kinds: Sequence[Kind]) -> dict[int, Kind]:
+    """The kinds of a field by their first columns, in order."""
+    return dict(zip(first_columns(kinds), kinds, strict=True))

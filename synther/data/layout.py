@@ -24,6 +24,7 @@ from synther.data.flags import Flag
 from synther.data.following import Following, class_count, classes_of
 from synther.data.identities import Identity
 from synther.data.inference import Integers
+from synther.data.kind import by_column
 from synther.data.kinds import (
     Array,
     Binary,
@@ -414,9 +415,8 @@ class Layout:
     def _unclip(self, matrix: Matrix) -> None:
         """Put what clipped next observations would be in place of them."""
         given, draw = self.without_gaps(matrix[:, self.given_columns]), drawing()
-        after = {place.source.start: place.matrix.start for place in self.places if place.field == _PAIR[1]}
         for clip in self.clips:
-            column = after[clip.column]
+            column = self.next_columns[clip.column]
             matrix[:, column] = clip.unclipped(given, matrix[:, column], draw)
 
     def without_gaps(self, given: Matrix) -> Matrix:
@@ -435,11 +435,8 @@ class Layout:
         range, which are moved out by a gap, and those that are clipped."""
         spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
         ends = {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
-        clipped = {clip.column for clip in self.clips}
-        for place in self.places:
-            if place.field == _PAIR[1] and place.source.start in clipped and isinstance(place.kind, Real):
-                ends[place.matrix.start] = place.kind.bounds
-        return ends
+        after: Any = by_column(self.next_observation)
+        return ends | {self.next_columns[clip.column]: after[clip.column].bounds for clip in self.clips}
 
     @cached_property
     def _counted(self) -> tuple[int, ...]:
@@ -472,6 +469,11 @@ class Layout:
     def given_columns(self) -> list[int]:
         """The columns of the matrix that hold observation and action."""
         return [*self.columns_of("observation"), *self.columns_of("action")]
+
+    @cached_property
+    def next_columns(self) -> dict[int, int]:
+        """The first column of the matrix for each kind of the next observation, by the first column of its field."""
+        return {place.source.start: place.matrix.start for place in self.places if place.field == _PAIR[1]}
 
     @property
     def mode_columns(self) -> list[int]:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.identities import written_sum
+from synther.data.identities import FIELDS, written_sum
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.values import Derived
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout
     from synther.data.transitions import Transitions
 
-FIELDS = ("observation", "action", "next_observation")
 LEAVES = 0.04
 """Share of the variance which a line leaves that a formula may leave of it, in rows that it was not fitted on."""
 EXACT = 1e-3

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from synther.data.kind import Array, Kind, Matrix, first_columns
+from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lattices import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.numbers import Bounded, Continuous
 from synther.data.wrapping import unwrapped
@@ -61,7 +61,7 @@ class Turn:
         found: Turn = checked(entry, cls, "layout.turns")
         finite((*found.weights, found.shift), "layout.turns")
         given = sum(kind.matrix_width for field in ("observation", "action") for kind in kinds[field])
-        after = dict(zip(first_columns(kinds["next_observation"]), kinds["next_observation"], strict=True))
+        after = by_column(kinds["next_observation"])
         if len(found.weights) != given or not all(isinstance(after.get(one), Continuous) for one in found.columns):
             raise FormatError("layout.turns: expected two columns of real numbers, and a weight of each given column")
         return found
@@ -69,7 +69,7 @@ class Turn:
 
 def with_turns(layout: Layout, rows: Transitions) -> Layout:
     """The same layout, with the angle of a step in place of next observations that turn."""
-    after = dict(zip(first_columns(layout.next_observation), layout.next_observation, strict=True))
+    after = by_column(layout.next_observation)
     plain = {column for column, kind in after.items() if isinstance(kind, (Continuous, Bounded))}
     pairs = [sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and plain >= {*sphere.columns}]
     if not pairs:
@@ -119,11 +119,10 @@ def _angle(before: Matrix, after: Matrix) -> Matrix:
 def put_angles(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:
     """Put the angle by which a step turns two columns, and 0, in place of the next ones."""
     given = matrix[:, layout.given_columns]
-    after = {place.source.start: place.matrix.start for place in layout.places if place.field == "next_observation"}
     for turn in layout.turns:
         pair = list(turn.columns)
         before, there = (sources[field][:, pair].astype(np.float64) for field in ("observation", "next_observation"))
-        first, second = (after[column] for column in pair)
+        first, second = (layout.next_columns[column] for column in pair)
         matrix[:, first], matrix[:, second] = turn.angle(given, before, there), 0.0
 
 
