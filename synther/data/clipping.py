@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, least_squares, product
+from synther.data.lattices import ROWS_PER_WEIGHT, Units, product, straight
 from synther.data.numbers import Bounded, Spiked
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -113,35 +113,28 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
 
 def _clip(column: int, ends: tuple[float | None, float | None], given: Matrix, values: Array) -> Clip | None:
     """How a column is clipped; None if what is at its ends is there for another reason."""
-    values = values.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = given.mean(0), given.std(0)
-        if not np.isfinite((*mean, *std, values.std())).all():
-            return None
-    std = np.where(std > 0, std, 1.0)
-    inputs = (given - mean) / std
+    values, units, own = values.astype(np.float64), Units.of(given), Units.of(values.astype(np.float64)[:, None])
+    if units is None or own is None:
+        return None
+    inputs, std = (given - units.mean) / units.std, float(own.std[0])
     sides = [np.zeros(len(values), bool) if end is None else values == end for end in ends]
     inside = ~(sides[0] | sides[1])
     if inside.sum() < ROWS_PER_WEIGHT * (given.shape[1] + 1):
         return None
     draw, known, full = drawing(), inside, values
     for turn in range(_TURNS):
-        slopes = least_squares(inputs[known], full[known, None])[:, 0]
-        level = float(full[known].mean() - inputs[known].mean(0) @ slopes)
+        slopes, level = straight(inputs[known], full[known])
         line = inputs @ slopes + level
         off = np.quantile((full - line)[known], np.linspace(0, 1, _RANKS))
-        if np.std((full - line)[known]) > _NEAR * values.std():
+        if np.std((full - line)[known]) > _NEAR * std:
             return None
-        if not turn and _strays(line, sides, ends, off, _EXACT * float(values.std())) > _STRAYS:
+        if not turn and _strays(line, sides, ends, off, _EXACT * std) > _STRAYS:
             return None
         full, known = _unclipped(values, line, ends, off, draw), np.ones(len(values), bool)
     for side, end, upper in zip(sides, ends, (False, True), strict=True):
         if end is not None and _open(side, _beyond(line, end, off, upper)) > _TOLD:
             return None
-    weights = slopes / std
-    return Clip(
-        column, ends, tuple(weights.tolist()), level - float(mean @ weights), tuple(off.tolist()), float(values.std())
-    )
+    return Clip(column, ends, *units.undone(slopes, level), tuple(off.tolist()), std)
 
 
 def _unclipped(

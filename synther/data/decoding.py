@@ -78,7 +78,8 @@ class Decoder:
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
         self._unscale = None if scaler is None else scaler.unscaler(device)
-        settling = _Settling(layout, device)
+        self._flags = Flags(layout, device)
+        settling = _Settling(layout, device, self._flags)
         self._settle = settling if settling.is_needed else None
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
@@ -92,7 +93,6 @@ class Decoder:
             if not constant and sphere.columns not in turned and known.isdisjoint(sphere.columns)
         ]
         self._next_projection = Projection(others, device)
-        self._flags = Flags(layout, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
@@ -204,7 +204,7 @@ class _Settling:
     """Observations and actions in raw columns as they will be in rows: clipped, on a spike, on a sphere, on a lattice.
     Outcomes that follow from a regression then fit the rows, and not what the network made of them."""
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
+    def __init__(self, layout: Layout, device: torch.device, flags: Flags) -> None:
         round_columns = {column for sphere in layout.spheres for column in sphere.columns}
         given = [place for place in layout.places if place.field in ("observation", "action")]
         places = [
@@ -219,7 +219,7 @@ class _Settling:
         rank = {place.source.start: number for number, place in enumerate(places) if place.field == "observation"}
         spheres = [replace(one, columns=tuple(rank[column] for column in one.columns)) for one in layout.spheres]
         self._projection = Projection(spheres, device)
-        self._layout, self._flags = layout, Flags(layout, device)
+        self._flags = flags
         self._discrete = layout.settle if layout.unsettled else None
         self.is_needed = bool(places) or self._discrete is not None
 
@@ -232,7 +232,7 @@ class _Settling:
             self._projection.put(numbers.t())
             self._numbers.put(numbers, raw)
         if self._discrete is not None:
-            self._flags.settle(self._layout, raw)
+            self._flags.settle(raw)
 
 
 class _Part:

@@ -84,6 +84,7 @@ class Flags:
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         after: Any = by_column(layout.next_observation)
+        self._layout = layout
         self._flags = [
             (flag, after[flag.column], flag.inputs(layout.field_widths), Decision(flag.tree, device))
             for flag in layout.decided
@@ -98,14 +99,14 @@ class Flags:
                 answer = decide(torch.stack(asked) if asked else flags.new_empty((0, len(flags))).double())
                 flags.fill_(kind.low).masked_fill_(answer, kind.high)
 
-    def settle(self, layout: Layout, raw: Tensor) -> None:
+    def settle(self, raw: Tensor) -> None:
         """Put what observation and action decide into raw columns (D, N) in main memory, from which others follow."""
         matrix = raw.numpy().T
         for flag, _, inputs, decide in self._flags:
             if not flag.inside:
-                asked = [_decoded(layout, field, column, matrix) for field, column in inputs]
+                asked = [_decoded(self._layout, field, column, matrix) for field, column in inputs]
                 answer = decide(torch.from_numpy(np.stack(asked))).numpy()
-                matrix[:, layout.next_columns[flag.column]] = answer
+                matrix[:, self._layout.next_columns[flag.column]] = answer
 
 
 def _decoded(layout: Layout, field: str, column: int, matrix: Array) -> NDArray[np.float64]:

@@ -276,6 +276,32 @@ def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
     return product((directions * inverse) @ directions.T, product(x.T, y) / len(x))
 
 
+def straight(x: Matrix, y: Matrix) -> tuple[Matrix, float]:
+    """The line of `y` (N,) in the columns of `x` (N, G): its slopes (G,), and its level where all columns are 0."""
+    slopes = least_squares(x, y[:, None])[:, 0]
+    return slopes, float(y.mean() - x.mean(0) @ slopes)
+
+
+class Units(NamedTuple):
+    """Mean and std of some columns."""
+
+    mean: Matrix
+    std: Matrix
+
+    @classmethod
+    def of(cls, x: Matrix) -> Units | None:
+        """Those of the columns of `x` (N, G), with a std of 1 where one never changes; None where a square of one
+        overflows."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = x.mean(0), x.std(0)
+        return cls(mean, np.where(std > 0, std, 1.0)) if np.isfinite((*mean, *std)).all() else None
+
+    def undone(self, slopes: Matrix, level: float) -> tuple[tuple[float, ...], float]:
+        """Slopes and level of the same line in columns as they were before they were put into these units."""
+        weights = slopes / self.std
+        return tuple(weights.tolist()), level - float(self.mean @ weights)
+
+
 def product(first: Matrix, second: Matrix) -> Matrix:
     """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
     return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())

@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, least_squares, product
+from synther.data.lattices import ROWS_PER_WEIGHT, Units, product, straight
 from synther.data.numbers import Bounded, Continuous
 from synther.data.wrapping import unwrapped
 from synther.errors import FormatError
@@ -87,28 +87,22 @@ def _turn(columns: Sequence[int], given: Matrix, rows: Transitions) -> Turn | No
     """How a step turns two columns; None if it may lead anywhere."""
     before, after = (side[:, list(columns)].astype(np.float64) for side in (rows.observation, rows.next_observation))
     seen = _angle(before, after)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = given.mean(0), given.std(0)
-    if not np.isfinite((*mean, *std)).all():
+    units = Units.of(given)
+    if units is None or len(seen) < ROWS_PER_WEIGHT * (given.shape[1] + 1):
         return None
-    std = np.where(std > 0, std, 1.0)
-    inputs, expected = (given - mean) / std, np.zeros(len(seen))
-    if len(seen) < ROWS_PER_WEIGHT * (given.shape[1] + 1):
-        return None
+    inputs, expected = (given - units.mean) / units.std, np.zeros(len(seen))
     slopes, level = np.zeros(given.shape[1]), 0.0
     for _ in range(_ROUNDS):
         angle = unwrapped(expected, seen, _ROUND)
         near = np.abs(angle - expected) <= _ROUND / 4
         if not near.any():
             return None
-        slopes = least_squares(inputs[near], angle[near, None])[:, 0]
-        level = float(angle[near].mean() - inputs[near].mean(0) @ slopes)
+        slopes, level = straight(inputs[near], angle[near])
         expected = inputs @ slopes + level
     strays = np.abs(unwrapped(expected, seen, _ROUND) - expected) > _ROUND / 4
     if strays.mean() > _STRAYS:
         return None
-    weights = slopes / std
-    return Turn((columns[0], columns[1]), tuple(weights.tolist()), level - float(mean @ weights))
+    return Turn((columns[0], columns[1]), *units.undone(slopes, level))
 
 
 def _angle(before: Matrix, after: Matrix) -> Matrix:
