@@ -155,9 +155,12 @@ def _moved(parents: Sequence[Parent]) -> tuple[Parent, ...]:
 
 
 def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]:
-    """Columns that follow from others in all `states` (N, W), of those that are `free` to, in an order in which they
-    can be computed. Of several that follow from each other it is the last, but rather one without `special` values,
-    which sums of others miss, and never a small difference of others, to which their errors are large."""
+    """The columns of `states` (N, W) that follow from others in all rows, in an order in which they can be computed.
+
+    Only `free` columns may be left out. Of columns that follow from each other the last one is left out. One with
+    `special` values stays if it can, because a sum would miss these values. A small difference of large columns always
+    stays, because their errors are large beside it.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = states.mean(0), states.std(0)
     kept: list[int] = []
@@ -188,7 +191,7 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
 
 
 def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Identity | None:
-    """How a column follows from those that are kept, with as few of them and as plain numbers as will do."""
+    """A column as a sum of multiples of those that are kept: of as few as possible, with rounded weights if these do."""
     parents, own = list(kept), states[:, column]
     while True:
         known = np.column_stack([states[:, parents] / std[parents], np.ones(len(states))])
@@ -214,7 +217,7 @@ def _amplifies(rule: Identity, std: Matrix) -> float:
 
 
 def _copies(arrays: Mapping[str, Matrix], free: set[int]) -> list[Identity]:
-    """Next observations, of those that are `free` to, that equal a column of the observation or of the action."""
+    """The `free` columns of the next observation that equal a column of the observation or of the action."""
     sources: dict[bytes, tuple[str, int]] = {}
     for field in (_GIVEN, _HERE):
         for column, values in enumerate(arrays[field].T):

@@ -431,8 +431,8 @@ class Layout:
 
     @cached_property
     def ends(self) -> dict[int, tuple[float, float]]:
-        """Between which numbers columns of the matrix are in rows: those with special values at the ends of their
-        range, which are moved out by a gap, and those that are clipped."""
+        """The range that columns of the matrix have in rows, where the matrix goes beyond it: columns with special
+        values at an end, which a gap sets apart, and columns that are clipped."""
         spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
         ends = {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
         after: Any = by_column(self.next_observation)

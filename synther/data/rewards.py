@@ -325,8 +325,8 @@ class _Fit:
 
 
 def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
-    """The columns, also those that never change: a goal may be one. Actions without an order are one column for each
-    value."""
+    """All columns, constant ones too, since a goal may be constant. An action without an order gives one input for each
+    of its values."""
     found = []
     values = {place.source.start: place.kind.class_count for place in layout.places if place.field == "action"}
     for field in FIELDS:
