@@ -191,7 +191,7 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
 
 
 def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Identity | None:
-    """A column as a sum of multiples of those that are kept: of as few as possible, with rounded weights if these do."""
+    """A column as a sum of multiples of kept columns: as few of them as possible, with rounded weights if these do."""
     parents, own = list(kept), states[:, column]
     while True:
         known = np.column_stack([states[:, parents] / std[parents], np.ones(len(states))])
