@@ -17,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.conditions import Conditions
+from synther.data import layout_json
 from synther.data.calibration import Calibration, Weights
 from synther.data.layout import Layout
 from synther.data.marginals import RANKS, Quantiles, corrected_count
@@ -140,7 +141,7 @@ class Fitted:
         metadata = {
             "format": FORMAT,
             "settings": json.dumps(settings.to_json()),
-            "layout": json.dumps(self.layout.to_json()),
+            "layout": json.dumps(layout_json.to_json(self.layout)),
             "scaler": json.dumps(self.scaler.to_json()),
             "record": json.dumps(asdict(self.record)),
             "rates": json.dumps(list(self.rates)),
@@ -194,9 +195,8 @@ class Fitted:
 
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""
-        described: list[Any] = [
-            part and part.to_json() for part in (self.layout, self.scaler, self.ending, self.usual_reward)
-        ]
+        parts = (self.scaler, self.ending, self.usual_reward)
+        described: list[Any] = [layout_json.to_json(self.layout), *(part and part.to_json() for part in parts)]
         if self.conditions.count:
             described.append(self.conditions.to_json())
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
@@ -246,7 +246,7 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     settings = Settings.from_json(told("settings", dict[str, dict[str, Any]]))
     if settings.sampler.network_calls > _MOST_CALLS:
         raise FormatError(f"its sampler calls the network {settings.sampler.network_calls:,} times")
-    layout = Layout.from_json(told("layout"))
+    layout = layout_json.from_json(told("layout"))
     scaler = Scaler.from_json(told("scaler"))
     record, rates = told("record", FitRecord), told("rates", tuple[float, ...])
     calibration = Calibration.from_json(told("calibration"))

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.flags import Flags
-from synther.data.kind import Array, Kind
+from synther.data.following import classes_of
+from synther.data.kind import Array, Kind, Matrix
 from synther.data.numbers import Continuous, Numbers, Real
 from synther.data.quantiles import row_index
 from synther.data.scaling import Scaler
@@ -220,19 +221,26 @@ class _Settling:
         spheres = [replace(one, columns=tuple(rank[column] for column in one.columns)) for one in layout.spheres]
         self._projection = Projection(spheres, device)
         self._flags = flags
-        self._discrete = layout.settle if layout.unsettled else None
-        self.is_needed = bool(places) or self._discrete is not None
+        self._discrete = layout.unsettled
+        self.is_needed = bool(places or self._discrete)
 
     def __call__(self, raw: Tensor) -> None:
         """Change raw columns (D, N)."""
-        if self._discrete is not None:  # only in main memory
-            self._discrete(raw.numpy().T)
+        if self._discrete:  # only in main memory
+            settle(self._discrete, raw.numpy().T)
         if self._numbers is not None:
             numbers = self._numbers(raw)
             self._projection.put(numbers.t())
             self._numbers.put(numbers, raw)
-        if self._discrete is not None:
+        if self._discrete:
             self._flags.settle(raw)
+
+
+def settle(places: Sequence[Place], matrix: Matrix) -> None:
+    """Replace what rows of the matrix hold in discrete `places` by what they will be as rows: valid codes, values on
+    their lattice. What follows from them can then follow from those."""
+    for place in places:
+        matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
 
 
 class _Part:
@@ -316,10 +324,23 @@ class _TablePart(_Part):
         matrix = raw.numpy().T
         if self._layout.following:
             matrix = matrix.copy(order="F")
-            self._layout.draw(matrix)
+            _put_drawn(self._layout, matrix)
         for place in self._places:
             decoded, own = place.kind.decode(matrix[:, place.matrix]), fields[place.field].numpy()
             own[:, place.source] = _cast(decoded, own.dtype)
+
+
+def _put_drawn(layout: Layout, matrix: Matrix) -> None:
+    """Put the place of what was drawn where rows of the matrix have a normal number for it."""
+    outcomes = {table.outcome for table in layout.following}
+    values = {}
+    for number in layout.counted:
+        if number not in outcomes:
+            place = layout.places[number]
+            values[number] = classes_of(place.kind, place.kind.decode(matrix[:, place.matrix]))
+    for table, column in zip(layout.following, layout.drawn_columns, strict=True):
+        values[table.outcome] = table.drawn(values, matrix[:, column])
+        matrix[:, column] = values[table.outcome]
 
 
 def _parts(layout: Layout, device: torch.device) -> list[_Part]:

@@ -17,7 +17,7 @@ from synther.data.kind import first_columns
 from synther.data.kinds import Kind
 from synther.data.moments import RowSample
 from synther.data.spaces import Space
-from synther.data.transitions import EXTRA, RowSource, Transitions
+from synther.data.transitions import EXTRA, PAIR, RowSource, Transitions
 from synther.errors import ConfigError, DataError
 
 Array = NDArray[Any]
@@ -202,7 +202,7 @@ def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Cod
             groups.append((start, end))
         start = start + 1 if end is None else end
     for chunk in rows.chunks(CHUNK) if groups else ():
-        for name in ("observation", "next_observation"):
+        for name in PAIR:
             columns = getattr(chunk, name).reshape(len(chunk), -1)
             groups = [(start, end) for start, end in groups if (columns[:, start:end].sum(1) == 1).all()]
     better: list[Kind] = list(found)
@@ -287,7 +287,7 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
     seen: dict[bytes, int] = {}
     total = 0
     for chunk in rows.chunks(CHUNK):
-        for name in ("observation", "next_observation"):
+        for name in PAIR:
             keys, counts = np.unique(
                 kinds.as_keys(getattr(chunk, name).reshape(len(chunk), -1).astype(np.float64)), return_counts=True
             )

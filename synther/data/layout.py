@@ -1,6 +1,7 @@
 """`Layout`: how rows of experience become a matrix and come back.
 
-It alone knows the order of the columns, their kinds, their bounds and their rounding.
+It alone knows the order of the columns, their kinds, their bounds and their rounding. `Encoder` and `Decoder` do the
+work, each in one direction.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from synther.data import following, inference, kinds, spaces
-from synther.data.clipping import Clip, drawing
+from synther.data import inference, kinds
+from synther.data.clipping import Clip
 from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
+from synther.data.encoding import Encoder
 from synther.data.flags import Flag
-from synther.data.following import Following, class_count, classes_of
+from synther.data.following import Following, classes_of
 from synther.data.identities import Identity
 from synther.data.inference import Integers
 from synther.data.kind import by_column
@@ -38,30 +40,18 @@ from synther.data.kinds import (
     Logarithmic,
     Matrix,
     Real,
-    Wrapped,
 )
 from synther.data.proportions import find_logarithmic
-from synther.data.rewards import Formula, as_fields
+from synther.data.rewards import Formula
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
-from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
-from synther.data.turning import Turn, put_angles
-from synther.data.wrapping import find_wrapped, unwrapped
-from synther.errors import ConfigError, DataError, FormatError
-from synther.schema import checked, finite
-
-_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-_TYPES += ("float16", "float32", "float64")
-"""Those of rows."""
-
-
-_PAIR = ("observation", "next_observation")
-"""The same quantities at two moments."""
+from synther.data.transitions import EXTRA, PAIR, ROW_FIELDS, RowSource, Transitions
+from synther.data.turning import Turn
+from synther.data.wrapping import find_wrapped
+from synther.errors import ConfigError, DataError
 
 MOST_CLASSES = 64
 """Values of a column up to which rows are counted value by value."""
-
-CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
 
 
 @dataclass(frozen=True)
@@ -97,15 +87,6 @@ class Extra:
     @property
     def key(self) -> str:
         return EXTRA + self.name
-
-    def to_json(self) -> dict[str, Any]:
-        kept = {"name": self.name, "dtype": self.dtype, "flat": self.flat}
-        return {**kept, "kinds": [kinds.to_json(kind) for kind in self.kinds]}
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Extra:
-        told = checked(entry, _ExtraEntry, "an extra column")
-        return cls(told["name"], tuple(map(kinds.from_json, told["kinds"])), _type(told["dtype"]), told["flat"])
 
 
 @dataclass(frozen=True)
@@ -229,7 +210,7 @@ class Layout:
         return tuple(places)
 
     @cached_property
-    def _runs(self) -> tuple[Place, ...]:
+    def runs(self) -> tuple[Place, ...]:
         """The places, neighbours of one kind as one: kinds of numbers take each of their columns for itself."""
         runs: list[Place] = []
         for place in self.places:
@@ -301,17 +282,11 @@ class Layout:
     def twins(self) -> tuple[int, ...]:
         """For each column of the matrix that of the same quantity a step later or earlier, or itself."""
         twins = list(range(self.width))
-        here, there = ([place for place in self.places if place.field == field] for field in _PAIR)
+        here, there = ([place for place in self.places if place.field == field] for field in PAIR)
         for one, other in zip(here, there, strict=False):  # next observations that are all constant are not grouped
             if one.kind.matrix_width == other.kind.matrix_width and not isinstance(other.kind, Drawn):
                 twins[one.matrix], twins[other.matrix] = twins[other.matrix], twins[one.matrix]
         return tuple(twins)
-
-    @cached_property
-    def _circles(self) -> tuple[tuple[int, int, float], ...]:
-        """Columns of the matrix that hold next observations of a circle, with that of the last value, and a round."""
-        found = [(p.matrix.start, p.kind) for p in self.places if p.field == _PAIR[1] and isinstance(p.kind, Wrapped)]
-        return tuple((column, self.twins[column], kind.period) for column, kind in found)
 
     @cached_property
     def logarithmic(self) -> tuple[int, ...]:
@@ -377,47 +352,7 @@ class Layout:
 
     def pack_fields(self, fields: Mapping[str, Array]) -> Matrix:
         """The matrix (N, D) of rows of which only some fields are known. The columns of the others are 0."""
-        sources = {field: values.reshape(len(values), -1) for field, values in fields.items()}
-        for field, source in sources.items():
-            if source.shape[1] != self.field_widths[field]:
-                raise DataError(
-                    f"{field} has {source.shape[1]} columns, the layout {self.field_widths[field]}: "
-                    "expected rows of the kind the layout was made from"
-                )
-        count = len(next(iter(sources.values())))
-        matrix = (np.empty if len(sources) == len(self._kinds) else np.zeros)((count, self.width))
-        for start in range(0, count, CHUNK):
-            part = slice(start, start + CHUNK)
-            for place in self._runs:
-                if place.field in sources:
-                    source = sources[place.field][part, place.source]
-                    self._check(place, source, start)
-                    matrix[part, place.matrix] = place.kind.encode(source)
-        if sources.keys() >= {*_PAIR}:
-            for column, before, period in self._circles:
-                matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
-        if self.turns and sources.keys() >= {*_PAIR, "action"}:
-            put_angles(self, matrix, sources)
-        if self.clips and sources.keys() >= {*_PAIR, "action"}:
-            self._unclip(matrix)
-        for column in self.columns_of("reward"):  # none, if it follows from the rest
-            if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
-                matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
-            if self.formula is not None and sources.keys() >= {*_PAIR, "action", "reward"}:
-                matrix[:, column] -= self.formula(as_fields(sources)).numpy()
-        if self.following and sources.keys() >= {*ROW_FIELDS}:
-            values = {number: self.values(number, sources) for number in self._counted}
-            draw = following.stream()
-            for table, column in zip(self.following, self.drawn_columns, strict=True):
-                matrix[:, column] = table.spread(values, draw)
-        return matrix
-
-    def _unclip(self, matrix: Matrix) -> None:
-        """Put what clipped next observations would be in place of them."""
-        given, draw = self.without_gaps(matrix[:, self.given_columns]), drawing()
-        for clip in self.clips:
-            column = self.next_columns[clip.column]
-            matrix[:, column] = clip.unclipped(given, matrix[:, column], draw)
+        return self._encoder(fields)
 
     def without_gaps(self, given: Matrix) -> Matrix:
         """Columns of the matrix that hold observation and action, special values at the ends of their range where they
@@ -439,7 +374,7 @@ class Layout:
         return ends | {self.next_columns[clip.column]: after[clip.column].bounds for clip in self.clips}
 
     @cached_property
-    def _counted(self) -> tuple[int, ...]:
+    def counted(self) -> tuple[int, ...]:
         """The places that outcomes are drawn for, or follow from."""
         return tuple(sorted({place for table in self.following for place in (table.outcome, *table.parents)}))
 
@@ -447,18 +382,6 @@ class Layout:
         """Which of its values a discrete place has in each row. (N,)"""
         place = self.places[number]
         return classes_of(place.kind, sources[place.field].reshape(len(sources[place.field]), -1)[:, place.source])
-
-    def draw(self, chunk: Matrix) -> None:
-        """Put the place of what was drawn where rows of the matrix have a normal number for it."""
-        outcomes = {table.outcome for table in self.following}
-        values = {}
-        for number in self._counted:
-            if number not in outcomes:
-                place = self.places[number]
-                values[number] = classes_of(place.kind, place.kind.decode(chunk[:, place.matrix]))
-        for table, column in zip(self.following, self.drawn_columns, strict=True):
-            values[table.outcome] = table.drawn(values, chunk[:, column])
-            chunk[:, column] = values[table.outcome]
 
     @property
     def can_be_priced(self) -> bool:
@@ -473,7 +396,7 @@ class Layout:
     @cached_property
     def next_columns(self) -> dict[int, int]:
         """The first column of the matrix for each kind of the next observation, by the first column of its field."""
-        return {place.source.start: place.matrix.start for place in self.places if place.field == _PAIR[1]}
+        return {place.source.start: place.matrix.start for place in self.places if place.field == PAIR[1]}
 
     @property
     def mode_columns(self) -> list[int]:
@@ -485,7 +408,7 @@ class Layout:
         """Next observations without an order between their values, such as the mode of a switch. Others may follow from
         them: a room is heated where the heating is on."""
         nominal = (Binary, kinds.Categorical, kinds.OneHot, kinds.Codebook)
-        return tuple(run for run in self._runs if run.field == _PAIR[1] and isinstance(run.kind, nominal))
+        return tuple(run for run in self.runs if run.field == PAIR[1] and isinstance(run.kind, nominal))
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
@@ -493,30 +416,7 @@ class Layout:
 
     def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows `pack` can take: those without a value that their column cannot have. (N,)"""
-        fits, sources = np.ones(len(rows), bool), self.columns_from(rows)
-        for place in self._runs:
-            wrong = self._misfit(place, sources[place.field].reshape(len(rows), -1)[:, place.source])
-            if wrong is not None:
-                fits &= ~wrong
-        return fits
-
-    def _misfit(self, place: Place, source: Array) -> NDArray[np.bool_] | None:
-        own = self.dtype_of(place.field)
-        finer = source.dtype.kind == own.kind == "f" and source.itemsize > own.itemsize
-        with np.errstate(over="ignore"):
-            if isinstance(place.kind, Constant) and finer:  # 0.1 is the constant 0.1, whichever is the coarser one
-                source = source.astype(own)
-            return place.kind.misfit(source)
-
-    def _check(self, place: Place, source: Array, start: int) -> None:
-        wrong = self._misfit(place, source)
-        if wrong is not None and wrong.any():
-            row = int(np.argmax(wrong))
-            value = source[row].tolist()
-            raise DataError(
-                f"{place.names[0]} is {value[0] if len(value) == 1 else value} in row {start + row}: "
-                f"expected {place.kind.expected}"
-            )
+        return self._encoder.fitting(self.columns_from(rows))
 
     def dtype_of(self, field: str) -> np.dtype[Any]:
         if field in ROW_FIELDS:
@@ -528,6 +428,10 @@ class Layout:
         if matrix.ndim != 2 or matrix.shape[1] != self.width:
             raise DataError(f"matrix has shape {matrix.shape}: expected (rows, {self.width})")
         return self._decoder(torch.from_numpy(np.ascontiguousarray(matrix))).rows
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(self)
 
     @cached_property
     def _decoder(self) -> Decoder:
@@ -588,110 +492,8 @@ class Layout:
     @cached_property
     def unsettled(self) -> tuple[Place, ...]:
         """Discrete columns of observation and action, and those of the next observation that others may follow from."""
-        given = [run for run in self._runs if run.field in ("observation", "action") and run.kind.matrix_width]
+        given = [run for run in self.runs if run.field in ("observation", "action") and run.kind.matrix_width]
         return (*(run for run in given if not isinstance(run.kind, Real)), *self.nominal_outcomes)
-
-    def settle(self, matrix: Matrix) -> None:
-        """Replace those in rows of the matrix by what they will be as rows: valid codes, values on their lattice. What
-        follows from them can then follow from those."""
-        for place in self.unsettled:
-            matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kinds": {field: [kinds.to_json(kind) for kind in getattr(self, field)] for field in ROW_FIELDS},
-            "dtypes": list(self.dtypes),
-            "flat_action": self.flat_action,
-            "action_space": spaces.to_json(self.action_space),
-            "observation_space": spaces.to_json(self.observation_space),
-            "env_id": self.env_id,
-            "env_options": self.env_options,
-            **({"extra": [extra.to_json() for extra in self.extra]} if self.extra else {}),
-            **({"following": [table.to_json() for table in self.following]} if self.following else {}),
-            **({"spheres": [sphere.to_json() for sphere in self.spheres]} if self.spheres else {}),
-            **({"turns": [turn.to_json() for turn in self.turns]} if self.turns else {}),
-            **({"terminal_reward": self.terminal_reward} if self.terminal_reward else {}),
-            **({"clips": [clip.to_json() for clip in self.clips]} if self.clips else {}),
-            **({"decided": [flag.to_json() for flag in self.decided]} if self.decided else {}),
-            **({"identities": [one.to_json() for one in self.identities]} if self.identities else {}),
-            **({"formula": self.formula.to_json()} if self.formula is not None else {}),
-        }
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Layout:
-        told = checked(entry, _Entry, "layout")
-        missing = [field for field in ROW_FIELDS if field not in told["kinds"]]
-        if missing or len(told["dtypes"]) != len(ROW_FIELDS):
-            raise FormatError(f"layout: expected kinds and types of {', '.join(ROW_FIELDS)}")
-        fields = {field: tuple(map(kinds.from_json, told["kinds"][field])) for field in ROW_FIELDS}
-        width = sum(kind.source_width for kind in fields["observation"])
-        found = cls(
-            **fields,  # type: ignore[arg-type]
-            dtypes=tuple(map(_type, told["dtypes"])),
-            flat_action=told["flat_action"],
-            action_space=spaces.from_json(told["action_space"]),
-            observation_space=spaces.from_json(told["observation_space"]),
-            env_id=told["env_id"],
-            env_options=told.get("env_options"),  # which earlier files have not
-            extra=tuple(map(Extra.from_json, told.get("extra", ()))),
-            following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
-            spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
-            turns=tuple(Turn.from_json(one, fields) for one in told.get("turns", ())),
-            clips=tuple(Clip.from_json(one, fields) for one in told.get("clips", ())),
-            decided=tuple(Flag.from_json(one, fields) for one in told.get("decided", ())),
-            identities=tuple(Identity.from_json(one, fields) for one in told.get("identities", ())),
-            terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
-        )
-        derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived) and p.field in _PAIR]
-        if sorted(derived) != sorted((one.field, one.column) for one in found.identities):
-            raise FormatError("layout.identities: expected one for each column that follows from others")
-        if "formula" in told:
-            found = replace(found, formula=Formula.from_json(told["formula"], found.field_widths))
-        if not isinstance(found.reward[0], Continuous) and isinstance(found.reward[0], Derived) != ("formula" in told):
-            raise FormatError(
-                "layout.formula: expected one if rewards follow from the rest, and only if they are numbers"
-            )
-        if found.terminal_reward and not found.can_be_priced:
-            raise FormatError("layout.terminal_reward: expected rewards that are numbers, and terminals that are flags")
-        return found
-
-
-class _Entry(TypedDict):
-    kinds: dict[str, list[Any]]
-    dtypes: tuple[str, ...]
-    flat_action: bool
-    action_space: Any
-    observation_space: Any
-    env_id: str | None
-    env_options: NotRequired[dict[str, Any] | None]
-    extra: NotRequired[list[Any]]
-    following: NotRequired[list[Any]]
-    spheres: NotRequired[list[Any]]
-    turns: NotRequired[list[Any]]
-    terminal_reward: NotRequired[float]
-    clips: NotRequired[list[Any]]
-    decided: NotRequired[list[Any]]
-    identities: NotRequired[list[Any]]
-    formula: NotRequired[Any]
-
-
-class _ExtraEntry(TypedDict):
-    name: str
-    kinds: list[Any]
-    dtype: str
-    flat: bool
-
-
-def _tables(entries: Sequence[Any], every: Sequence[Kind]) -> tuple[Following, ...]:
-    tables = tuple(Following.from_json(entry, len(every)) for entry in entries)
-    drawn = [number for number, kind in enumerate(every) if isinstance(kind, Drawn)]
-    if sorted(table.outcome for table in tables) != drawn:
-        raise FormatError("layout.following: expected a table for each column that is drawn from one")
-    for table in tables:
-        sizes = [class_count(every[parent]) for parent in table.parents]
-        if len(table.shares[0]) != every[table.outcome].class_count or sizes != list(table.sizes):
-            raise FormatError("layout.following: expected a share of each value that the columns have")
-    return tables
 
 
 def _columns(places: Sequence[Place]) -> list[int]:
@@ -707,10 +509,3 @@ def _number(place: Place) -> Number | None:
     if isinstance(kind, Real) and not isinstance(kind, Logarithmic):
         return Number(place.matrix.start, *kind.bounds)
     return Number(place.matrix.start, -math.inf, math.inf) if isinstance(kind, Integer | Levels) else None
-
-
-def _type(name: str) -> str:
-    """The name of a type of numbers."""
-    if name not in _TYPES:
-        raise FormatError(f"layout: unknown type {name!r}: expected one of {', '.join(_TYPES)}")
-    return name

@@ -26,6 +26,7 @@ from torch import Tensor
 from synther.data.identities import FIELDS, written_sum
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
+from synther.data.transitions import PAIR, Transitions
 from synther.data.values import Derived
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -33,7 +34,6 @@ from synther.schema import checked, finite
 if TYPE_CHECKING:
     from synther.data.kind import Array
     from synther.data.layout import Layout
-    from synther.data.transitions import Transitions
 
 LEAVES = 0.04
 """Share of the variance which a line leaves that a formula may leave of it, in rows that it was not fitted on."""
@@ -378,7 +378,7 @@ def _used(inputs: Sequence[Input], raw: Tensor, left: Tensor) -> set[int]:
     squares -= squares.mean(1, keepdim=True)
     told = ((squares @ left).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
     used: set[int] = set()
-    for fields in (("action",), ("observation", "next_observation")):
+    for fields in (("action",), PAIR):
         own = [place for place, one in enumerate(inputs) if one.field in fields]
         score: dict[int, float] = {}
         for place in own:

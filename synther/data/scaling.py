@@ -141,12 +141,11 @@ class Scaler:
                 scaled[part, curved] = lines.follow(columns).numpy().T
         return scaled
 
-    def inverse(self, matrix: Array, settle: Callable[[Matrix], None] | None = None) -> Matrix:
-        """Scaled (N, D) to raw (N, D). `settle` may change what raw rows give before outcomes follow from it."""
+    def inverse(self, matrix: Array) -> Matrix:
+        """Scaled (N, D) to raw (N, D)."""
         self._check_width(matrix)
         columns = torch.from_numpy(np.array(matrix.T, np.float64, order="C"))
-        by_columns = None if settle is None else lambda raw: settle(raw.numpy().T)
-        return np.asarray(self.unscaler(_CPU)(columns, by_columns).numpy().T)
+        return np.asarray(self.unscaler(_CPU)(columns).numpy().T)
 
     def unscaler(self, device: torch.device) -> Unscaler:
         """What undoes it on a device; made once."""

@@ -23,6 +23,9 @@ Array = NDArray[Any]
 ROW_FIELDS = ("observation", "action", "reward", "next_observation", "terminal")
 """The fields of a row, in the order of the paper's matrix."""
 
+PAIR = ("observation", "next_observation")
+"""The fields of the same quantities at two moments."""
+
 FIELDS = (*ROW_FIELDS, "timeout")
 
 _ABOUT = ("action_space", "observation_space", "env_id", "env_options")

@@ -24,13 +24,13 @@ from torch import Tensor
 from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lattices import ROWS_PER_WEIGHT, Units, product, straight
 from synther.data.numbers import Bounded, Continuous
+from synther.data.transitions import PAIR, Transitions
 from synther.data.wrapping import unwrapped
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
 if TYPE_CHECKING:
     from synther.data.layout import Layout
-    from synther.data.transitions import Transitions
 
 _MOST_ROWS = 1 << 14  # that tell whether columns turn
 _ROUNDS = 5  # of a line that follows faster and faster turns
@@ -115,7 +115,7 @@ def put_angles(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> 
     given = matrix[:, layout.given_columns]
     for turn in layout.turns:
         pair = list(turn.columns)
-        before, there = (sources[field][:, pair].astype(np.float64) for field in ("observation", "next_observation"))
+        before, there = (sources[field][:, pair].astype(np.float64) for field in PAIR)
         first, second = (layout.next_columns[column] for column in pair)
         matrix[:, first], matrix[:, second] = turn.angle(given, before, there), 0.0
 

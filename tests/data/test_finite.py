@@ -17,6 +17,8 @@ from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
 from synther.errors import DataError
 
+from ..support.layouts import through_json
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -149,7 +151,7 @@ class TestWholeObservations:
         assert layout.unpack(layout.pack(rows)).equals(rows)
         generated = layout.unpack(RANDOM.normal(size=(500, layout.width)))
         assert {tuple(row) for row in generated.observation.tolist()} <= set(map(tuple, observation.tolist()))
-        assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+        assert through_json(layout) == layout
         assert len(set(layout.names)) == layout.width
 
     def test_an_observation_that_was_never_seen_is_refused(self):
@@ -336,7 +338,7 @@ def test_places_of_a_one_hot_group_that_are_never_set_stay_so(coding):
     found = Layout.infer(rows, coding)
     assert found.observation == found.next_observation == (OneHot(5, coding, (1, 3, 4)),)
     assert found.unpack(found.pack(rows)).equals(rows)
-    assert Layout.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert through_json(found) == found
     noise = found.unpack(np.random.default_rng(0).normal(size=(200, found.width)))
     for states in (noise.observation, noise.next_observation):
         assert (states.sum(1) == 1).all()

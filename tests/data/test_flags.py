@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from synther.data import layout_json
 from synther.data.decoding import Decoder
-from synther.data.layout import Layout
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+
+from ..support.layouts import through_json
 
 ROWS = 8_000
 
@@ -40,7 +42,7 @@ def test_flags_follow_their_limits_in_whatever_row_and_others_follow_them():
     found = prepared(rows())
     layout = found.layout
     assert [(flag.column, flag.inside) for flag in layout.decided] == [(1, True), (3, False)]
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
     assert "next_observation[1] is decided by next_observation[0]" in layout.computed
     noise = np.random.default_rng(1).normal(size=found.matrix.shape).astype(np.float32)
     noise[:, layout.names.index("next_observation[2]")] = 0.0
@@ -73,7 +75,7 @@ def test_nothing_is_decided_without_residuals():
     "change", [{"column": 0}, {"column": 99}, {"inside": "yes"}, {"tree": None}, {"inside": False}]
 )
 def test_files_with_a_wrong_flag_are_refused(change):
-    told = prepared(rows()).layout.to_json()
+    told = layout_json.to_json(prepared(rows()).layout)
     told["decided"][0] |= change
     with pytest.raises(SyntherError, match=r"layout\.decided"):
-        Layout.from_json(json.loads(json.dumps(told)))
+        layout_json.from_json(json.loads(json.dumps(told)))

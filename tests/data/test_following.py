@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions
+from synther.data import layout_json
 from synther.data.kinds import Drawn
 from synther.data.layout import Layout
 from synther.data.tables import with_tables
@@ -157,10 +158,10 @@ def test_few_rows_have_no_tables():
 
 
 def test_tables_are_kept_in_a_file_and_others_are_refused(layout):
-    told = json.loads(json.dumps(layout.to_json()))
-    assert Layout.from_json(told) == layout
+    told = json.loads(json.dumps(layout_json.to_json(layout)))
+    assert layout_json.from_json(told) == layout
     earlier = {**told, "following": [{**table, "shift": 0.0, "scale": 1.0} for table in told["following"]]}
-    assert Layout.from_json(earlier) == layout
+    assert layout_json.from_json(earlier) == layout
     assert sum(isinstance(kind, Drawn) for kind in layout.kinds) == 5
     without = {key: value for key, value in told.items() if key != "following"}
     first = told["following"][0]
@@ -173,7 +174,7 @@ def test_tables_are_kept_in_a_file_and_others_are_refused(layout):
         {**told, "following": [{**first, "outcome": "x"}, *told["following"][1:]]},
     ):
         with pytest.raises(FormatError):
-            Layout.from_json(wrong)
+            layout_json.from_json(wrong)
 
 
 def test_a_hasty_fit_makes_no_step_that_cannot_be(real, tmp_path):

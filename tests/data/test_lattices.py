@@ -13,6 +13,8 @@ from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.transitions import Transitions
 
+from ..support.layouts import decoded
+
 
 def shop(count: int = 20_000) -> Transitions:
     """A stock that grows by what was ordered and shrinks by what is sold. Every third customer finds nothing nice."""
@@ -60,12 +62,11 @@ def test_the_weights_are_those_of_the_world():
 def test_rows_come_back_and_keep_the_arithmetic_whatever_is_generated():
     real = shop()
     found = prepared(real)
-    settle = found.layout.settle
-    again = found.layout.unpack(found.scaler.inverse(found.matrix, settle))
+    again = decoded(found, found.matrix)
     np.testing.assert_array_equal(again.reward, real.reward)
     np.testing.assert_array_equal(again.next_observation[:, 0], real.next_observation[:, 0])
     noise = np.random.default_rng(1).normal(size=found.matrix.shape)
-    made = found.layout.unpack(found.scaler.inverse(noise, settle))
+    made = decoded(found, noise)
     inside = (made.reward > real.reward.min()) & (made.reward < real.reward.max())
     assert inside.mean() > 0.99
     assert set(arithmetic(made)[1][inside].tolist()) == {0.0, 3.0}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import inference, kinds, preparing, spaces
-from synther.data import layout as layout_module
+from synther.data import encoding, inference, kinds, preparing, spaces
+from synther.data.decoding import settle
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.lattices import Grid
 from synther.data.layout import Layout
@@ -20,6 +19,7 @@ from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, FormatError
 
+from ..support.layouts import through_json
 from .every_kind import ROWS, columns, everything
 
 
@@ -63,7 +63,7 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     assert back.observation_space == rows.observation_space
     for found in (layout, Layout.infer(rows, coding, integers="categorical")):
         changed = found.with_thresholds([*found.thresholds[:-1], 0.3])
-        assert Layout.from_json(json.loads(json.dumps(changed.to_json(), allow_nan=False))) == changed
+        assert through_json(changed) == changed
 
 
 def test_rows_without_next_observations():
@@ -77,7 +77,7 @@ def test_rows_without_next_observations():
     assert layout.next_observation == (Constant(0.0),) * whole.observation.shape[1]
     assert layout.twins == tuple(range(layout.width))
     assert layout.unpack(layout.pack(rows)).equals(rows)
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
     rows.next_observation[-1, 0] = 1e-3
     assert Layout.infer(rows).next_observation != layout.next_observation
 
@@ -226,7 +226,7 @@ def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str, mo
     both = columns(5, [0, 1])
     good = {"observation": both, "next_observation": both, "action": np.arange(ROWS) % 3, "reward": np.ones(ROWS)}
     layout = Layout.infer(make(**good))
-    monkeypatch.setattr(layout_module, "CHUNK", 7)
+    monkeypatch.setattr(encoding, "CHUNK", 7)
     with pytest.raises(DataError, match=text):
         layout.pack(make(**(good | changes)))
 
@@ -267,7 +267,7 @@ def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
     matrix = layout.pack(whole)
     other = matrix + np.random.default_rng(0).normal(size=matrix.shape)
     expected = layout.unpack(other)
-    monkeypatch.setattr(layout_module, "CHUNK", 8)
+    monkeypatch.setattr(encoding, "CHUNK", 8)
     monkeypatch.setattr(inference, "CHUNK", 7)
     assert Layout.infer(late, integers="ordered") == judged
     assert np.array_equal(layout.pack(whole), matrix)
@@ -275,7 +275,7 @@ def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_unpack_refuses_other_shapes_and_what_is_not_finite(monkeypatch):
-    monkeypatch.setattr(layout_module, "CHUNK", 7)
+    monkeypatch.setattr(encoding, "CHUNK", 7)
     layout = Layout.infer(make())
     with pytest.raises(DataError, match=r"\(rows, 8\)"):
         layout.unpack(np.zeros((3, 1)))
@@ -295,7 +295,7 @@ def test_neighbours_of_one_kind_are_treated_as_each_alone():
         action_space=(Box((-1.0, -1.0, -2.0, -1.0), (1.0, 1.0, 1.0, 1.0)),),
     )
     layout = Layout.infer(rows, integers="ordered")
-    assert len(layout._runs) == 7 + 3 + 1 + 7 + 1
+    assert len(layout.runs) == 7 + 3 + 1 + 7 + 1
     assert layout.unpack(layout.pack(rows)).equals(rows)
     wild = random.normal(scale=9, size=(ROWS, layout.width))
     for matrix in (wild, np.asfortranarray(wild)):
@@ -344,7 +344,7 @@ def test_settling_makes_what_others_follow_from_valid_and_leaves_outcomes_and_nu
     layout = Layout.infer(everything())
     generated = np.random.default_rng(2).normal(size=(200, layout.width))
     settled = generated.copy()
-    layout.settle(settled)
+    settle(layout.unsettled, settled)
     given = np.isin(layout.fields, ("observation", "action"))
     for place in layout.nominal_outcomes:
         given[place.matrix] = True
@@ -425,7 +425,7 @@ def test_rewards_enter_the_matrix_without_what_terminals_pay():
     rows = everything()
     rows = replace(rows, reward=np.linspace(0, 1, len(rows)) + 8 * rows.terminal)
     layout = prepare(rows, "standard", "onehot", False, terminal_reward=8.0).layout
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
     np.testing.assert_allclose(layout.pack(rows)[:, layout.names.index("reward")], np.linspace(0, 1, len(rows)))
     np.testing.assert_allclose(layout.unpack(layout.pack(rows)).reward, rows.reward)
     discrete = prepare(everything(), "standard", "onehot", False, terminal_reward=8.0).layout

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from synther import Synthesizer
+from synther.data import layout_json
 from synther.data.kinds import Continuous, Logarithmic
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
 from synther.data.transitions import Transitions
 from synther.errors import DataError, FormatError
+
+from ..support.layouts import through_json
 
 
 def prices(count: int = 8_000, spread: float = 2.0) -> Transitions:
@@ -38,7 +39,7 @@ def test_prices_are_logarithms_in_the_matrix_and_come_back():
     np.testing.assert_allclose(layout.pack(real)[:, 0], np.log(real.observation[:, 0]))
     again = layout.unpack(found.scaler.inverse(found.matrix))
     np.testing.assert_allclose(again.next_observation, real.next_observation, rtol=1e-4, atol=1e-4)
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
     wild = layout.unpack(np.random.default_rng(1).normal(0, 1e3, (1_000, layout.width)))
     assert wild.observation[:, 0].min() == price.low
     assert wild.observation[:, 0].max() == price.high
@@ -72,7 +73,7 @@ def test_prices_of_nothing_are_refused():
     rows.observation[7, 0] = 0.0
     with pytest.raises(DataError, match=r"observation\[0\] is 0.0 in row 7: expected a number above 0"):
         layout.pack(rows)
-    entry = layout.to_json()
+    entry = layout_json.to_json(layout)
     entry["kinds"]["observation"][0]["low"] = 0.0
     with pytest.raises(FormatError, match="above 0"):
-        Layout.from_json(entry)
+        layout_json.from_json(entry)

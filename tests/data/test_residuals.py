@@ -16,6 +16,8 @@ from synther.data.residuals import Regression, Residuals
 from synther.data.scaling import Scaler
 from synther.data.transitions import Transitions
 
+from ..support.layouts import decoded
+
 
 def unit(columns: np.ndarray) -> np.ndarray:
     """Of mean 0 and deviation 1."""
@@ -233,7 +235,7 @@ def world(count: int = 6_000, tenths: bool = False) -> Transitions:
 def test_a_law_of_the_world_holds_in_every_generated_row(kind: str):
     prepared = prepare(world(), "standard", "onehot", spikes=True, residuals=kind)
     generated = np.random.default_rng(1).normal(size=(1_000, prepared.matrix.shape[1]))
-    rows = prepared.layout.unpack(prepared.scaler.inverse(generated, prepared.layout.settle))
+    rows = decoded(prepared, generated)
     moved = rows.next_observation[:, 0] - rows.observation[:, 0]
     assert np.abs(moved - 0.05 * rows.next_observation[:, 1]).max() < 1e-3
     (box,) = prepared.layout.action
@@ -243,7 +245,7 @@ def test_a_law_of_the_world_holds_in_every_generated_row(kind: str):
     assert np.abs(rows.reward - told)[inside].max() < 3e-3
     plain = prepare(world(), "standard", "onehot", spikes=True)
     assert plain.scaler.residuals is None
-    rows = plain.layout.unpack(plain.scaler.inverse(generated))
+    rows = decoded(plain, generated)
     assert np.abs(rows.next_observation[:, 0] - rows.observation[:, 0] - 0.05 * rows.next_observation[:, 1]).max() > 1
 
 
@@ -268,7 +270,7 @@ def test_generated_steps_stay_on_the_lattice():
     place = layout.names.index("next_observation[0]")
     assert len(np.unique(prepared.matrix[:, place].round(4))) == 3
     smeared = prepared.matrix + 0.05 * np.random.default_rng(1).normal(size=prepared.matrix.shape)
-    rows = layout.unpack(scaler.inverse(smeared, layout.settle))
+    rows = decoded(prepared, smeared)
     tenths = (rows.next_observation[:, 0] - rows.observation[:, 0]) * 10
     assert np.abs(tenths - np.rint(tenths)).max() < 1e-9
     assert set(np.rint(tenths)) == {-1.0, 0.0, 1.0}
@@ -293,9 +295,9 @@ def test_what_follows_from_the_mode_of_the_next_state_fits_the_mode_that_comes_o
     noisy = found.matrix.copy()
     for place in found.layout.nominal_outcomes:
         noisy[:, place.matrix] += random.normal(size=noisy[:, place.matrix].shape)
-    made = found.layout.unpack(found.scaler.inverse(noisy, found.layout.settle))
-    decoded = made.next_observation[:, 1:]
-    now = decoded[:, 0].astype(int) if modes == 2 else decoded.argmax(1)
+    made = decoded(found, noisy)
+    shown = made.next_observation[:, 1:]
+    now = shown[:, 0].astype(int) if modes == 2 else shown.argmax(1)
     assert np.mean(now != following) > 0.05, "noise has changed some modes"
     left = made.next_observation[:, 0] - 0.9 * made.observation[:, 0] - heat[now]
     assert left.std() == pytest.approx(0.05, rel=0.1)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from synther.data import layout_json
 from synther.data.decoding import Decoder
 from synther.data.kinds import Derived
-from synther.data.layout import Layout
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+
+from ..support.layouts import through_json
 
 ROWS = 6_000
 
@@ -70,7 +72,7 @@ def test_a_reward_that_follows_from_a_row_comes_back_for_whatever_row(law):
     found = prepared(real)
     layout = found.layout
     assert layout.formula is not None
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
     assert isinstance(layout.reward[0], Derived)
     noise = np.random.default_rng(0).normal(size=found.matrix.shape).astype(np.float32)
     made = Decoder(layout, found.scaler)(torch.from_numpy(found.matrix + 0.3 * noise)).rows
@@ -166,10 +168,10 @@ def test_no_formula_without_residuals_or_with_few_rows():
     ],
 )
 def test_files_with_a_wrong_formula_are_refused(change):
-    told = prepared(rows(squares(*parts()))).layout.to_json()
+    told = layout_json.to_json(prepared(rows(squares(*parts()))).layout)
     told["formula"] |= change
     with pytest.raises(SyntherError, match=r"layout\.formula"):
-        Layout.from_json(json.loads(json.dumps(told)))
+        layout_json.from_json(json.loads(json.dumps(told)))
 
 
 def test_a_terminal_keeps_its_price_beside_a_formula():

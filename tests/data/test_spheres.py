@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from synther.data.preparing import prepare
 from synther.data.spheres import Sphere
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+
+from ..support.layouts import through_json
 
 ROWS = 3_000
 FOUND = (Sphere((0, 2), 1.0), Sphere((1, 3), 1.0), Sphere((5, 6, 7, 8), 1.0), Sphere((9, 10), 2.0))
@@ -47,14 +49,14 @@ def test_columns_of_one_length_are_found_wherever_they_are():
     layout = Layout.infer(rows(), spikes=True)
     assert layout.spheres == FOUND
     assert Layout.infer(rows()).spheres == ()
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
 
 
 def test_generated_rows_have_that_length_and_their_own_direction():
     found = prepare(rows(), "standard", "onehot", True)
     noise = np.random.default_rng(3).normal(size=found.matrix.shape)
     matrix = torch.from_numpy((found.matrix + 0.3 * noise).astype(np.float32))
-    plain = Decoder(Layout.from_json({**found.layout.to_json(), "spheres": []}), found.scaler)(matrix).rows
+    plain = Decoder(replace(found.layout, spheres=()), found.scaler)(matrix).rows
     made = Decoder(found.layout, found.scaler)(matrix).rows
     for before, after in zip(
         (plain.observation, plain.next_observation), (made.observation, made.next_observation), strict=True

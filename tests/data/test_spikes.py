@@ -20,6 +20,8 @@ from synther.data.preparing import prepare
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 
+from ..support.layouts import through_json
+
 KIND = Spiked(low=-10.0, high=12.0, spikes=(-10.0, 0.0, 3.0), gap=0.5)
 BOTH_ENDS = Spiked(low=-1.0, high=1.0, spikes=(-1.0, 1.0), gap=0.4)
 
@@ -156,7 +158,7 @@ def test_spikes_are_found_where_they_are_and_come_back_exactly():
         assert np.allclose(getattr(back, name), array, atol=1e-5), name
     assert np.array_equal(back.observation[:, 1] == 2.5, rows.observation[:, 1] == 2.5)
     assert np.array_equal(back.reward == 0, rows.reward == 0)
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
 
 
 def test_a_whole_calibration_gives_every_flag_its_real_share():
@@ -299,7 +301,7 @@ def test_forces_that_are_0_together_stay_so():
     found = prepare(touching(), "standard", "onehot", True)
     kinds = found.layout.observation
     assert [kind.tied for kind in kinds[:4]] == [0, 0, None, None], "the third is 0 at the other end of its range"
-    assert Layout.from_json(json.loads(json.dumps(found.layout.to_json()))) == found.layout
+    assert through_json(found.layout) == found.layout
     assert np.array_equal(found.layout.unpack(found.layout.pack(touching())).observation, touching().observation)
     noise = np.random.default_rng(1).normal(size=found.matrix.shape)
     packed = found.scaler.inverse(found.matrix + 0.2 * noise)

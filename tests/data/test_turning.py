@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
+from synther.data import layout_json
 from synther.data.decoding import Decoder
-from synther.data.layout import Layout
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+
+from ..support.layouts import through_json
 
 ROWS = 3_000
 
@@ -45,7 +45,7 @@ def test_the_matrix_has_the_angle_of_a_step_however_fast():
     first, second = (layout.names.index(f"next_observation[{column}]") for column in (0, 2))
     np.testing.assert_allclose(packed[:, first], angle, atol=1e-5)
     assert not packed[:, second].any()
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
     assert prepared("none").layout.turns == ()
 
 
@@ -67,7 +67,7 @@ def test_rows_come_back_turned_from_where_they_are():
 
 @pytest.mark.parametrize("damage", [{"columns": [0, 9]}, {"columns": [0]}, {"weights": [1.0]}, {"shift": None}])
 def test_a_turn_that_cannot_be(damage):
-    described = prepared().layout.to_json()
+    described = layout_json.to_json(prepared().layout)
     described["turns"][0] |= damage
     with pytest.raises(SyntherError):
-        Layout.from_json(described)
+        layout_json.from_json(described)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +17,8 @@ from synther.data.numbers import Numbers
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+
+from ..support.layouts import through_json
 
 TURN = 2 * np.pi
 ROWS = 4_000
@@ -104,7 +105,7 @@ def test_the_matrix_has_short_steps_and_rows_come_back():
     assert layout.unpack(matrix).equals(rows)
     alone = layout.pack_fields({"next_observation": rows.next_observation})
     assert np.abs(alone[:, layout.names.index("next_observation[0]")]).max() <= np.float32(np.pi)
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert through_json(layout) == layout
 
 
 @given(st.floats(-1e6, 1e6))

@@ -1,0 +1,108 @@
+"""The matrix of rows. `Decoder` leads back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data import following
+from synther.data.clipping import drawing
+from synther.data.kinds import Array, Constant, Matrix, Wrapped
+from synther.data.rewards import as_fields
+from synther.data.transitions import PAIR, ROW_FIELDS
+from synther.data.turning import put_angles
+from synther.data.wrapping import unwrapped
+from synther.errors import DataError
+
+if TYPE_CHECKING:
+    from synther.data.layout import Layout, Place
+
+CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
+
+
+class Encoder:
+    """Turns rows into the matrix of their layout. Nothing is scaled or clipped."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        after = [place for place in layout.places if place.field == PAIR[1]]
+        round_ones = [(place.matrix.start, place.kind) for place in after if isinstance(place.kind, Wrapped)]
+        self._circles = [(column, layout.twins[column], kind.period) for column, kind in round_ones]
+        """Columns of the matrix that hold next observations of a circle, with that of the last value, and a round."""
+
+    def __call__(self, fields: Mapping[str, Array]) -> Matrix:
+        """The matrix (N, D) of rows of which only some `fields` are known. The columns of the others are 0."""
+        layout = self._layout
+        sources = {field: values.reshape(len(values), -1) for field, values in fields.items()}
+        for field, source in sources.items():
+            if source.shape[1] != layout.field_widths[field]:
+                raise DataError(
+                    f"{field} has {source.shape[1]} columns, the layout {layout.field_widths[field]}: "
+                    "expected rows of the kind the layout was made from"
+                )
+        count = len(next(iter(sources.values())))
+        matrix = (np.empty if len(sources) == len(layout.field_widths) else np.zeros)((count, layout.width))
+        for start in range(0, count, CHUNK):
+            part = slice(start, start + CHUNK)
+            for place in layout.runs:
+                if place.field in sources:
+                    source = sources[place.field][part, place.source]
+                    self._check(place, source, start)
+                    matrix[part, place.matrix] = place.kind.encode(source)
+        if sources.keys() >= {*PAIR}:
+            for column, before, period in self._circles:
+                matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
+        if layout.turns and sources.keys() >= {*PAIR, "action"}:
+            put_angles(layout, matrix, sources)
+        if layout.clips and sources.keys() >= {*PAIR, "action"}:
+            self._unclip(matrix)
+        for column in layout.columns_of("reward"):  # none, if it follows from the rest
+            if layout.terminal_reward and sources.keys() >= {"reward", "terminal"}:
+                matrix[:, column] -= layout.terminal_reward * sources["terminal"][:, 0]
+            if layout.formula is not None and sources.keys() >= {*PAIR, "action", "reward"}:
+                matrix[:, column] -= layout.formula(as_fields(sources)).numpy()
+        if layout.following and sources.keys() >= {*ROW_FIELDS}:
+            values = {number: layout.values(number, sources) for number in layout.counted}
+            draw = following.stream()
+            for table, column in zip(layout.following, layout.drawn_columns, strict=True):
+                matrix[:, column] = table.spread(values, draw)
+        return matrix
+
+    def fitting(self, fields: Mapping[str, Array]) -> NDArray[np.bool_]:
+        """Which rows can be encoded: those without a value that their column cannot have. (N,)"""
+        count = len(fields["reward"])
+        fits = np.ones(count, bool)
+        for place in self._layout.runs:
+            wrong = self._misfit(place, fields[place.field].reshape(count, -1)[:, place.source])
+            if wrong is not None:
+                fits &= ~wrong
+        return fits
+
+    def _misfit(self, place: Place, source: Array) -> NDArray[np.bool_] | None:
+        own = self._layout.dtype_of(place.field)
+        finer = source.dtype.kind == own.kind == "f" and source.itemsize > own.itemsize
+        with np.errstate(over="ignore"):
+            if isinstance(place.kind, Constant) and finer:  # 0.1 is the constant 0.1, whichever is the coarser one
+                source = source.astype(own)
+            return place.kind.misfit(source)
+
+    def _check(self, place: Place, source: Array, start: int) -> None:
+        wrong = self._misfit(place, source)
+        if wrong is not None and wrong.any():
+            row = int(np.argmax(wrong))
+            value = source[row].tolist()
+            raise DataError(
+                f"{place.names[0]} is {value[0] if len(value) == 1 else value} in row {start + row}: "
+                f"expected {place.kind.expected}"
+            )
+
+    def _unclip(self, matrix: Matrix) -> None:
+        """Put what clipped next observations would be in place of them."""
+        layout = self._layout
+        given, draw = layout.without_gaps(matrix[:, layout.given_columns]), drawing()
+        for clip in layout.clips:
+            column = layout.next_columns[clip.column]
+            matrix[:, column] = clip.unclipped(given, matrix[:, column], draw)
