@@ -64,12 +64,11 @@ def prepare(
         layout = with_identities(layout, rows)
     if counted:
         layout = with_tables(layout, rows, decided)
-    if residuals != "none":
-        layout = with_flags(with_clips(with_turns(layout, rows), rows), rows)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     if residuals != "none":
-        layout = with_formula(layout, rows)
+        for found_in in (with_turns, with_clips, with_flags, with_formula):
+            layout = found_in(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
