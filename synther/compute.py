@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
+from functools import lru_cache
 from threading import Barrier, Lock
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from synther.errors import ConfigError
@@ -116,14 +118,45 @@ def _found_precision() -> str:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread. Products of small or of tall and narrow matrices are many times slower on several, which
-    wait for each other at every product, and on one they are summed in one order, whatever the machine."""
+    """PyTorch and NumPy on one thread. Products of small or of tall and narrow matrices are many times slower on
+    several, which wait for each other at every product, and on one they are summed in one order, whatever the
+    machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with _NUMPY:
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+class _OneThreadOfNumpy:
+    """The linear algebra of NumPy on one thread, for as long as somebody wants it: the number is one of the process."""
+
+    def __init__(self) -> None:
+        self._lock, self._wanted = Lock(), 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._wanted += 1
+            if self._wanted == 1:
+                self._limit = _libraries().limit(limits=1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted:
+                self._limit.restore_original_limits()
+
+
+_NUMPY = _OneThreadOfNumpy()
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> ThreadpoolController:
+    """Those of linear algebra. It takes a while to find them."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 def right_factor(weight: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from synther import compute
 from synther.errors import ConfigError
@@ -204,6 +205,23 @@ def test_threads_side_by_side_use_one_core_each_and_the_caller_keeps_its_own():
     with compute.one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
+
+
+def numpy_threads() -> set[int]:
+    libraries = [one for one in threadpool_info() if one["user_api"] == "blas" and "torch" not in one["filepath"]]
+    return {one["num_threads"] for one in libraries}
+
+
+def test_numpy_has_one_thread_until_the_last_one_that_wants_so_has_left():
+    with threadpool_limits(2, "blas"):
+        first, second = compute.one_thread(), compute.one_thread()
+        first.__enter__()
+        second.__enter__()
+        assert numpy_threads() == {1}
+        first.__exit__(None, None, None)
+        assert numpy_threads() == {1}
+        second.__exit__(None, None, None)
+        assert numpy_threads() == {2}
 
 
 @pytest.mark.usefixtures("three_threads")

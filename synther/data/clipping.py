@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, Units, product, straight
+from synther.data.lattices import ROWS_PER_WEIGHT, Straight, Units, product
 from synther.data.numbers import Bounded, Spiked
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -101,9 +101,12 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
     most = min(_MOST_ROWS, max(_MOST_NUMBERS // max(len(layout.given_columns), 1), 1))
     some = rows[:: -(-len(rows) // most)]
     given = layout.without_gaps(layout.pack(some)[:, layout.given_columns])
-    clips = []
+    units = Units.of(given)
+    if units is None:
+        return layout
+    lines, clips = Straight((given - units.mean) / units.std), []
     for column, ends in likely.items():
-        clip, kind = _clip(column, ends, given, some.next_observation[:, column]), after[column]
+        clip, kind = _clip(column, ends, lines, units, some.next_observation[:, column]), after[column]
         # A special value inside the range comes back by itself only if the line is exact.
         if clip is not None and isinstance(kind, Spiked) and (clip.is_exact or not kind.inner):
             after[column] = Bounded(kind.low, kind.high)
@@ -111,20 +114,24 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
     return replace(layout, next_observation=tuple(after.values()), clips=tuple(clips))
 
 
-def _clip(column: int, ends: tuple[float | None, float | None], given: Matrix, values: Array) -> Clip | None:
-    """How a column is clipped; None if what is at its ends is there for another reason."""
-    values, units, own = values.astype(np.float64), Units.of(given), Units.of(values.astype(np.float64)[:, None])
-    if units is None or own is None:
+def _clip(
+    column: int, ends: tuple[float | None, float | None], lines: Straight, units: Units, values: Array
+) -> Clip | None:
+    """How a column is clipped; None if what is at its ends is there for another reason. `units` are those of the
+    columns that `lines` are in."""
+    values = values.astype(np.float64)
+    own = Units.of(values[:, None])
+    if own is None:
         return None
-    inputs, std = (given - units.mean) / units.std, float(own.std[0])
+    std = float(own.std[0])
     sides = [np.zeros(len(values), bool) if end is None else values == end for end in ends]
     inside = ~(sides[0] | sides[1])
-    if inside.sum() < ROWS_PER_WEIGHT * (given.shape[1] + 1):
+    if inside.sum() < ROWS_PER_WEIGHT * (len(units.mean) + 1):
         return None
     draw, known, full = drawing(), inside, values
     for turn in range(_TURNS):
-        slopes, level = straight(inputs[known], full[known])
-        line = inputs @ slopes + level
+        slopes, level = lines.fit(full, known)
+        line = lines(slopes, level)
         off = np.quantile((full - line)[known], np.linspace(0, 1, _RANKS))
         if np.std((full - line)[known]) > _NEAR * std:
             return None

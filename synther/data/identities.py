@@ -241,7 +241,7 @@ def _holding(found: Sequence[Identity], rows: Transitions) -> list[Identity]:
 
 
 def _holds(one: Identity, sides: Mapping[str, Array]) -> bool:
-    own = sides[one.field][:, one.column]
+    own = sides[one.field][:, one.column].astype(np.float64)  # squares of large float32 numbers are infinite
     if one.is_copy:
         ((field, column, _),) = one.parents
         return bool((own == sides[field][:, column]).all())

@@ -166,7 +166,8 @@ class Steps:
         known = np.concatenate([self.before[:, [column]], self.action, np.ones((len(self.action), 1))], axis=1)
         after = self.after[:, column]
         found = np.linalg.lstsq(known, after, rcond=None)[0]
-        return _std(after - known @ found) / max(_std(after), np.finfo(float).tiny)
+        spread = _std(after)
+        return _std(after - known @ found) / spread if spread > 0 else 0.0
 
 
 def steps(rows: RowSource) -> Steps:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -276,10 +277,43 @@ def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
     return product((directions * inverse) @ directions.T, product(x.T, y) / len(x))
 
 
-def straight(x: Matrix, y: Matrix) -> tuple[Matrix, float]:
-    """The line of `y` (N,) in the columns of `x` (N, G): its slopes (G,), and its level where all columns are 0."""
-    slopes = least_squares(x, y[:, None])[:, 0]
-    return slopes, float(y.mean() - x.mean(0) @ slopes)
+class Straight:
+    """Lines in columns `x` (N, G) of mean 0 and std 1. What all of them have in common is computed once."""
+
+    def __init__(self, x: Matrix) -> None:
+        self._x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+        self._squares = product(self._x.T, self._x)
+
+    @cached_property
+    def _whole(self) -> tuple[Tensor, Tensor]:
+        return _factored(self._squares, len(self._x))
+
+    def fit(self, y: Matrix, known: NDArray[np.bool_] | None = None) -> tuple[Matrix, float]:
+        """The line of `y` (N,) in all rows, or in the `known` ones (N,): slopes (G,), and level where all columns are
+        0."""
+        factors, x = self._whole if known is None or known.all() else self._some(known), self._x
+        if known is not None:
+            x, y = x[known], y[known]
+        found = torch.linalg.lu_solve(*factors, torch.from_numpy(product(x.T, y[:, None]) / len(x)))
+        slopes = found[:, 0].numpy()
+        return slopes[:-1], float(slopes[-1])
+
+    def _some(self, known: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+        others = self._x[~known]
+        if 2 * len(others) > len(known):
+            own = self._x[known]
+            return _factored(product(own.T, own), len(own))
+        return _factored(self._squares - product(others.T, others), len(known) - len(others))
+
+    def __call__(self, slopes: Matrix, level: float) -> Matrix:
+        """A line in all rows. (N,)"""
+        return product(self._x, np.append(slopes, level)[:, None])[:, 0]
+
+
+def _factored(squares: Matrix, count: int) -> tuple[Tensor, Tensor]:
+    ridge = np.append(np.full(len(squares) - 1, _RIDGE), 0.0)
+    factors, pivots = torch.linalg.lu_factor(torch.from_numpy(squares / count + np.diag(ridge)))
+    return factors, pivots
 
 
 class Units(NamedTuple):

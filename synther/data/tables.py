@@ -88,8 +88,8 @@ def find(
     for outcome in outcomes:
         table = _counted(outcome, earlier, discrete, counts)
         left = _left(table, discrete)
-        chance = left.var(0).sum() / np.eye(counts[outcome])[discrete[outcome]].var(0).sum()
-        is_chance = outcome in certain and chance > _CERTAIN
+        spread = np.eye(counts[outcome])[discrete[outcome]].var(0).sum()
+        is_chance = outcome in certain and left.var(0).sum() > _CERTAIN * spread
         if is_chance or _explained(given, left) > _EXPLAINED or _go_with(given, left):
             open_ended.append(np.eye(counts[outcome])[discrete[outcome]])
         else:

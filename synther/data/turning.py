@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, Units, product, straight
+from synther.data.lattices import ROWS_PER_WEIGHT, Straight, Units, product
 from synther.data.numbers import Bounded, Continuous
 from synther.data.transitions import PAIR, Transitions
 from synther.data.wrapping import unwrapped
@@ -90,15 +90,15 @@ def _turn(columns: Sequence[int], given: Matrix, rows: Transitions) -> Turn | No
     units = Units.of(given)
     if units is None or len(seen) < ROWS_PER_WEIGHT * (given.shape[1] + 1):
         return None
-    inputs, expected = (given - units.mean) / units.std, np.zeros(len(seen))
+    lines, expected = Straight((given - units.mean) / units.std), np.zeros(len(seen))
     slopes, level = np.zeros(given.shape[1]), 0.0
     for _ in range(_ROUNDS):
         angle = unwrapped(expected, seen, _ROUND)
         near = np.abs(angle - expected) <= _ROUND / 4
         if not near.any():
             return None
-        slopes, level = straight(inputs[near], angle[near])
-        expected = inputs @ slopes + level
+        slopes, level = lines.fit(angle, near)
+        expected = lines(slopes, level)
     strays = np.abs(unwrapped(expected, seen, _ROUND) - expected) > _ROUND / 4
     if strays.mean() > _STRAYS:
         return None

@@ -197,8 +197,9 @@ class Synthesizer:
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
         counted = data.finite == "counted"
         how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
-        ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
-        prepared = prepare(rows, *how, order, counted, price, ending is not None)
+        with compute.one_thread():
+            ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
+            prepared = prepare(rows, *how, order, counted, price, ending is not None)
         if ending is not None and prepared.layout.terminal_reward and ending.asks_for_reward(rows):
             ending = None  # the reward follows from the terminal, and tells nothing about it any more
         for text in prepared.layout.computed:

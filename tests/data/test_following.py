@@ -186,3 +186,11 @@ def test_a_hasty_fit_makes_no_step_that_cannot_be(real, tmp_path):
     np.testing.assert_array_equal(following[:, 2:5], s[:, 2:5])
     inside = (s[:, 0] > 0) & (s[:, 0] < ENDS)
     assert set((following - s)[inside, 0]) <= {-1.0, 1.0}
+
+
+@pytest.mark.parametrize("outcome", [2.0, 0.0])
+def test_a_next_state_that_is_always_the_same_follows_from_nothing(outcome: float):
+    here = np.random.default_rng(0).integers(0, 5, (4_000, 1)).astype(float)
+    rows = Transitions(here, here[:, 0].astype(int) % 2, here[:, 0], np.full_like(here, outcome))
+    layout = with_tables(Layout.infer(rows, spikes=True), rows)
+    assert layout.unpack(layout.pack(rows)).equals(rows)

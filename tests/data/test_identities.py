@@ -83,6 +83,17 @@ def test_one_row_that_differs_is_enough_to_keep_a_column():
     assert derived(layout, "next_observation") == [4, 5]
 
 
+def test_a_row_that_differs_is_seen_in_large_numbers_too():
+    """Squares of these are infinite in float32. Rules are found in every fifth row here, and then have to hold in all
+    of them."""
+    real = Transitions.concatenate([rows(np.float64)] * 5)
+    here, there = ((1e25 * side).astype(np.float32) for side in (real.observation, real.next_observation))
+    large = Transitions(here, real.action, real.reward, there, real.terminal)
+    assert 5 in derived(prepared(large).layout, "observation")
+    there[1, 5] += np.float32(1e24)
+    assert 5 not in derived(prepared(large).layout, "observation")
+
+
 def test_special_values_are_not_left_to_a_sum():
     """Of three shares the last is often 0: the first follows from the other two."""
     draw = np.random.default_rng(2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.data.lattices import grain_of
+from synther.data.lattices import Straight, grain_of
 from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.transitions import Transitions
@@ -99,3 +99,17 @@ def test_noise_is_left_as_it_is():
 def test_the_grain_of_numbers():
     assert grain_of([0.0, 0.1, 0.3, 0.30000001 + 0.5]) == pytest.approx(0.1)
     assert grain_of([0.0, 0.1, 0.25]) == 0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.7, 1.0])
+def test_lines_are_those_of_least_squares_also_where_columns_say_the_same(share: float):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(3_000, 4))
+    x = np.column_stack([x, x[:, 1], np.zeros(3_000)])
+    y = x[:, 0] - 2 * x[:, 1] + 0.3 + np.where(x[:, 2] > 0, 0.5, 0.0)
+    known = x[:, 2] <= np.quantile(x[:, 2], share)
+    lines = Straight(x)
+    slopes, level = lines.fit(y, known)
+    best = np.linalg.lstsq(np.column_stack([x, np.ones(3_000)])[known], y[known], rcond=None)[0]
+    np.testing.assert_allclose([*slopes, level], best, atol=1e-6)
+    np.testing.assert_allclose(lines(slopes, level), x @ slopes + level, atol=1e-12)
