@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -36,7 +37,7 @@ from synther.progress import Progress
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_CALIBRATION_SEED, _MATCHING_SEED = 2**31, 2**31 + 1  # streams that no ordinary seed shares
+_CALIBRATION, _MATCHING = 0, 1  # streams of random numbers
 _REBALANCING = 5  # likewise, beside those of diffusion/
 _MATCHING_ROWS = 100_000  # a std to a quarter of a per cent,
 _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
@@ -225,6 +226,12 @@ class Drawing:
         view = View(model.layout, model.scaler, model.moments.covariance, device)
         return lambda x, denoised, sigma: guide.moved(x, denoised, sigma, view)
 
+    def _stream(self, which: int) -> int:
+        """A seed that no ordinary one equals. Each fit has its own: what few rows show by chance then differs from fit
+        to fit, and is not wrong in the same way in all of them."""
+        record = self.model.record
+        return 2**31 + 2 * zlib.crc32(f"{record.seed} {record.data}".encode()) + which
+
     def _matched_start(self) -> Start:
         """The noise to begin from, so that rows have the real moments."""
         block_rows = compute.block_rows(self.model.network.frequencies.device)
@@ -237,7 +244,7 @@ class Drawing:
                 sampler = self._sampler_from(start)
                 drawn = []
                 wanted = range(number * blocks, (number + 1) * blocks)
-                for rows in sampler.drawn(_MATCHING_SEED, wanted, lambda _, rows: rows):
+                for rows in sampler.drawn(self._stream(_MATCHING), wanted, lambda _, rows: rows):
                     drawn.append(rows)
                     phase.advance(block_rows)
                 return Moments.of(torch.cat(drawn)).cpu()
@@ -248,16 +255,16 @@ class Drawing:
 
     def _calibrated(self) -> Calibration:
         """From enough generated rows to see the rarest flag. Terminals are counted in rows as they will be drawn."""
-        model, sampler = self.model, self._uncorrected
+        model, sampler, seed = self.model, self._uncorrected, self._stream(_CALIBRATION)
         blocks = range(max(1, round(self._calibration_rows() / sampler.block_rows)))
         drawn = []
         with self.progress.phase("calibrate", len(blocks) * sampler.block_rows) as phase:
-            for matrix in sampler.drawn(_CALIBRATION_SEED, blocks, lambda _, matrix: matrix):
+            for matrix in sampler.drawn(seed, blocks, lambda _, matrix: matrix):
                 drawn.append(matrix)
                 phase.advance(sampler.block_rows)
         found = Calibration(model.layout.thresholds)
         if self._has_quantiles:
-            begins = [self._begins(sampler.given(_CALIBRATION_SEED, block)) for block in blocks]
+            begins = [self._begins(sampler.given(seed, block)) for block in blocks]
             found = replace(
                 found, corrections=self._corrections(drawn, begins), start_corrections=self._start_corrections()
             )
@@ -279,7 +286,7 @@ class Drawing:
         names = model.layout.flag_names
         if "terminal" not in names and not model.shares:
             return found
-        decoder, draw = self._decoder(found), np.random.default_rng(_CALIBRATION_SEED)
+        decoder, draw = self._decoder(found), np.random.default_rng(seed)
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
         weight = None
@@ -304,7 +311,7 @@ class Drawing:
             return ()
         sampler = copy(self._uncorrected)
         sampler.asked = replace(asked, starts=1.0)
-        starts = sampler.draw(_CALIBRATION_SEED, 0)
+        starts = sampler.draw(self._stream(_CALIBRATION), 0)
         return corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
 
     def _calibration_rows(self) -> float:
