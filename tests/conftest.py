@@ -67,6 +67,14 @@ def nothing_is_flushed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def logs_of_other_libraries_are_cleared_away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Stable-Baselines3 would leave a folder for every agent among the temporary files of the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SB3_LOGDIR", str(tmp_path_factory.mktemp("sb3")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_command_has_set_the_level_of_messages() -> None:
     """Commands set it for their process, and here one process has many of them."""
