@@ -6,8 +6,8 @@ real ones sets them right, and moves a row hardly at all. Only columns that outc
 follow from the corrected values: exactly, as far as a regression explains them. The rest of them is as it was, which
 is why a column that is nearly right stays as it is.
 
-Rows that begin an episode often lie close together, and the line of all rows would move them elsewhere. If the network
-is told which rows these are, they have lines of their own.
+Rows that begin an episode often lie close together, and the line of all rows would move them elsewhere. So they have
+lines of their own, if it is known which rows they are.
 
 A column with a spike inside its range has a second column that marks the rows on the spike (numbers.py). Those rows are
 left out of its quantiles.

@@ -37,8 +37,8 @@ from synther.progress import Progress
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_CALIBRATION, _MATCHING = 0, 1  # streams of random numbers
-_REBALANCING = 5  # likewise, beside those of diffusion/
+_CALIBRATION, _MATCHING = 0, 1  # streams of random numbers, of which each fit has its own
+_REBALANCING = 5  # another, beside those of diffusion/
 _MATCHING_ROWS = 100_000  # a std to a quarter of a per cent,
 _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more

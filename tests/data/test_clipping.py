@@ -6,16 +6,14 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from synther.data import layout_json
-from synther.data.decoding import Decoder
 from synther.data.numbers import Bounded, Spiked
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
 
-from ..support.layouts import through_json
+from ..support.layouts import decoded, through_json
 
 ROWS = 12_000
 
@@ -45,12 +43,12 @@ def test_a_clipped_line_is_exact_at_whatever_observation_and_action():
     assert clip.ends == (0.0, 1.0)
     assert isinstance(found.layout.next_observation[0], Bounded)
     assert through_json(found.layout) == found.layout
-    back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
+    back = decoded(found, found.matrix)
     np.testing.assert_allclose(back.next_observation, real.next_observation, atol=1e-6)
     moved = found.matrix.copy()
     given = found.layout.given_columns
     moved[:, given] += 0.5 * np.random.default_rng(3).normal(size=(ROWS, len(given)))
-    made = Decoder(found.layout, found.scaler)(torch.from_numpy(moved)).rows
+    made = decoded(found, moved)
     then = made.observation[:, 0] + 0.4 * made.action[:, 0] + 0.1 * made.observation[:, 1]
     np.testing.assert_allclose(made.next_observation[:, 0], then.clip(0, 1), atol=1e-3)
     assert np.abs(made.observation - real.observation).max() > 1

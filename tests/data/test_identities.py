@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from synther.data import layout_json
-from synther.data.decoding import Decoder
 from synther.data.kinds import Derived
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared, prepare
@@ -17,7 +16,7 @@ from synther.data.transitions import Transitions
 from synther.errors import SyntherError
 from synther.guides import View
 
-from ..support.layouts import through_json
+from ..support.layouts import decoded, through_json
 
 ROWS = 4_000
 
@@ -55,7 +54,7 @@ def test_columns_that_say_the_same_hold_in_whatever_row(dtype):
     assert derived(found.layout, "next_observation") == [3, 4, 5, 6]
     assert through_json(found.layout) == found.layout
     noise = np.random.default_rng(0).normal(size=found.matrix.shape).astype(np.float32)
-    made = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix + 0.3 * noise)).rows
+    made = decoded(found, found.matrix + 0.3 * noise)
     for side in (made.observation, made.next_observation):
         assert side.dtype == dtype
         assert np.array_equal(side[:, 4], side[:, 0])

@@ -6,10 +6,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from synther.data import residuals as residuals_module
-from synther.data.decoding import Decoder
 from synther.data.lattices import Grid
 from synther.data.preparing import prepare
 from synther.data.residuals import Regression, Residuals
@@ -319,7 +317,7 @@ def test_a_line_is_exact_inside_a_range_whatever_happens_at_its_ends(residuals):
     noise = np.random.default_rng(1).normal(size=found.matrix.shape).astype(np.float32)
     still = [name == "next_observation[0]" or "=" in name for name in found.layout.names]  # what remains, and flags
     noise[:, still] = 0.0
-    made = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix + 0.2 * noise)).rows
+    made = decoded(found, found.matrix + 0.2 * noise)
     new = made.next_observation[:, 0]
     inside = (new > -0.95) & (new < there[:, 0].max()) & ~stopped
     off = made.next_observation[:, 0] - made.observation[:, 0] - made.next_observation[:, 1]

@@ -16,7 +16,7 @@ from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
 
-from ..support.layouts import through_json
+from ..support.layouts import decoded, through_json
 
 ROWS = 6_000
 
@@ -100,7 +100,7 @@ def test_what_a_formula_leaves_is_kept():
     assert found.layout.formula is not None
     left = found.layout.pack(real)[:, found.layout.names.index("reward")]
     assert left.std() == pytest.approx(0.1, rel=0.05)
-    back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
+    back = decoded(found, found.matrix)
     np.testing.assert_allclose(back.reward, real.reward, atol=1e-4)
 
 
@@ -109,7 +109,7 @@ def test_one_row_that_differs_is_not_lost():
     paid[4321] += 7.0
     found = prepared(rows(paid))
     assert found.layout.formula is not None
-    back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
+    back = decoded(found, found.matrix)
     np.testing.assert_allclose(back.reward, paid, atol=1e-3)
 
 
@@ -180,7 +180,7 @@ def test_a_terminal_keeps_its_price_beside_a_formula():
     real = replace(real, reward=(real.reward - 50 * real.terminal).astype(np.float32))
     found = prepare(real, "standard", "onehot", True, residuals="linear", terminal_reward=-50.0)
     assert found.layout.formula is not None
-    back = Decoder(found.layout, found.scaler)(torch.from_numpy(found.matrix)).rows
+    back = decoded(found, found.matrix)
     np.testing.assert_allclose(back.reward, real.reward, atol=1e-3)
 
 
