@@ -328,7 +328,8 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
                 kind = kinds.Levels(tuple(value.tolist()))
             else:
                 often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
-                often &= common | (_near(value, count, ALONE * _std(values[:, column])) < 2 * count)
+                rare = np.flatnonzero(often & ~common)
+                often[rare] = _near(value, count, rare, ALONE * _std(values[:, column])) < 2 * count[rare]
                 if (
                     np.count_nonzero(often) > MOST_SPIKES
                 ):  # values repeat for some other reason: few stand out from these
@@ -369,11 +370,13 @@ def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-def _near(value: Array, count: Array, distance: float) -> Array:
-    """How many rows are of a value within `distance` of each, where values in increasing order have these counts."""
+def _near(value: Array, count: Array, places: Array, distance: float) -> Array:
+    """How many rows are of a value within `distance` of each at these places, where values in increasing order have
+    these counts."""
     before = np.concatenate([[0], np.cumsum(count)])
     exact = value.astype(np.float64)
-    first, last = np.searchsorted(exact, exact - distance, "left"), np.searchsorted(exact, exact + distance, "right")
+    at = exact[places]
+    first, last = np.searchsorted(exact, at - distance, "left"), np.searchsorted(exact, at + distance, "right")
     near: Array = before[last] - before[first]
     return near
 

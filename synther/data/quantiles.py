@@ -21,6 +21,7 @@ Matrix = NDArray[np.float64]
 KNOTS = 1000
 _SMALLEST = 1e-280  # the slope between knots closer than about this would overflow
 _MOST_CELLS = 1 << 16  # of a line's table, of which what is often looked up should stay in cache
+_MOST_IN_A_CELL = 4  # knots: each costs a comparison
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,10 @@ def _scores(count: int) -> tuple[Matrix, Matrix]:
 class Lines:
     """Lines that are straight between knots and beyond them, followed by a column each, on a device.
 
-    To find out between which knots a number lies costs more than all else. So their range is cut into even cells of
-    which none holds two knots: a table says how many knots come before a cell, and one comparison whether the number
-    is beyond the knot in it. The cell of a number never falls as the number rises, so that rounding does no harm.
-    Knots that would take too many cells are searched for.
+    To find out between which knots a number lies costs more than all else. So their range is cut into even cells that
+    hold a few knots at most: a table says how many knots come before a cell, and a comparison for each knot in it
+    whether the number is beyond that. The cell of a number never falls as the number rises, so that rounding does no
+    harm. Knots that would take too many cells are searched for.
     """
 
     def __init__(self, lines: Sequence[Line], device: torch.device) -> None:
@@ -132,6 +133,7 @@ class Lines:
             self._ways.append((row_index(tabled, device), self._looked_up))
             counts = np.array([len(tables[place]) for place in tabled])
             before = np.concatenate([tables[place] + first[place] for place in tabled])
+            self._most_in_a_cell = max(lines[place].most_in_a_cell for place in tabled)
             self._before = torch.from_numpy(before).to(device)
             self._first_cell = _column(np.cumsum(counts) - counts, device)
             self._last = _column(counts - 1.0, device)
@@ -170,8 +172,10 @@ class Lines:
         # What is no number is in the first cell: an index beyond the table would end a GPU's work.
         cells = torch.minimum(torch.fmax(cells, self._zero), self._last)
         place = cells.to(torch.int64).add_(self._first_cell).view(-1)
-        passed = self._before.index_select(0, place)
-        return passed.add_(x.reshape(-1) >= self._next.index_select(0, passed)).view(x.shape)
+        passed, flat = self._before.index_select(0, place), x.reshape(-1)
+        for _ in range(self._most_in_a_cell):
+            passed.add_(flat >= self._next.index_select(0, passed))
+        return passed.view(x.shape)
 
     def _searched(self, x: Tensor) -> Tensor:
         return torch.searchsorted(self._at, x.contiguous(), right=True).minimum(self._most).add_(self._first)
@@ -192,9 +196,23 @@ class Line:
 
     @cached_property
     def cells_per_unit(self) -> float:
-        """Cells of which none holds two knots; 0 where they would be too many."""
-        closest = np.diff(self.at).min()
-        return float(2 / closest) if (self.at[-1] - self.at[0]) * 2 < _MOST_CELLS * closest else 0.0
+        """As few cells as hold at most a few knots each; 0 where they would be too many."""
+        cells = 2 * len(self.at)
+        while cells <= _MOST_CELLS:
+            per_unit = float(cells / (self.at[-1] - self.at[0]))
+            if self._inside(per_unit).max() <= _MOST_IN_A_CELL:
+                return per_unit
+            cells *= 2
+        return 0.0
+
+    @property
+    def most_in_a_cell(self) -> int:
+        return int(self._inside(self.cells_per_unit).max())
+
+    def _inside(self, per_unit: float) -> NDArray[np.int64]:
+        """How many knots each cell holds."""
+        cells = ((self.at - self.at[0]) * per_unit).astype(np.int64)
+        return np.bincount(cells, minlength=int(cells[-1]) + 2)
 
     def pieces(self) -> tuple[Matrix, Matrix, Matrix]:
         """Origin, start and slope of the line where 0, 1, 2, ... knots are at or below a number."""
@@ -205,8 +223,7 @@ class Line:
         """How many knots come before each cell; empty where there are no cells."""
         if not self.cells_per_unit:
             return np.empty(0, np.int64)
-        cells = ((self.at - self.at[0]) * self.cells_per_unit).astype(np.int64)
-        inside = np.bincount(cells, minlength=int(cells[-1]) + 2)
+        inside = self._inside(self.cells_per_unit)
         return np.cumsum(inside) - inside
 
 

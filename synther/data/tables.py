@@ -79,7 +79,7 @@ def find(
     the real numbers of observation and action, `after` (N, A) those of reward and next observation. Outcomes that must
     be `certain` have no table that leaves much to chance.
     """
-    if len(after) < _FEWEST_ROWS:
+    if not outcomes or len(after) < _FEWEST_ROWS:
         return []
     given, after = _standard(given), _standard(after)
     earlier = [place for place in discrete if place not in outcomes]
