@@ -7,10 +7,10 @@ lower number, so that "the top 10 %" means the same after every fit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ RARE_STARTS = 0.05
 FEWEST_STARTS = 20
 _OF_ALL_ROWS = ("return", "curiosity")
 """Relevance functions whose number of a row depends on other rows."""
+_EXAMPLES = 2_048
+"""Real rows whose conditions a model remembers."""
 _START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
 
 Given = str | Array | Callable[[Transitions], Array]
@@ -195,6 +197,9 @@ class Conditions:
     scales: tuple[Scale, ...] = ()
     starts: float | None = None
     """The share of real rows that begin an episode. None: starts are no condition of this model."""
+    examples: tuple[Array, ...] = field(default=(), compare=False)
+    """Quantiles of the named conditions in some real rows (M, K): of those that go on with an episode and of those that
+    begin one; of all, where starts are no condition."""
 
     @property
     def count(self) -> int:
@@ -229,8 +234,9 @@ class Conditions:
             starts = self._asked_starts(condition[START])
             condition = {name: asked for name, asked in condition.items() if name != START} or None
         requests = {} if condition is None else self._requests(condition)
-        weights = self._guidance(guidance, list(requests))
-        return Asking(self, requests, weights, starts) if self.count else None
+        weights = self._guidance(guidance, requests)
+        requests = {name: request for name, request in requests.items() if weights[name]}
+        return Asking(self, requests, self._guided(guidance, weights), starts) if self.count else None
 
     def taught(self) -> Asking | None:
         """What a student is shown: rows that nothing is asked of, with starts as often as a fit draws them."""
@@ -265,19 +271,24 @@ class Conditions:
             raise ConfigError(f"expected conditions of this model ({', '.join(known)}), got {unknown or 'none'}")
         return {name: _request(name, asked) for name, asked in condition.items()}
 
-    def _guidance(self, guidance: float | Mapping[str, float], asked: list[str]) -> Guidance:
-        places = {name: place for place, name in enumerate(self.names)}
+    def _guidance(self, guidance: float | Mapping[str, float], asked: Iterable[str]) -> dict[str, float]:
+        """How much each condition that was asked for counts."""
+        if not isinstance(guidance, Mapping):
+            return dict.fromkeys(asked, _weight(guidance))
+        if set(guidance) != set(asked):
+            raise ConfigError(f"expected a guidance for each condition ({', '.join(asked)}), got {', '.join(guidance)}")
+        return {name: _weight(weight) for name, weight in guidance.items()}
+
+    def _guided(self, guidance: float | Mapping[str, float], weights: Mapping[str, float]) -> Guidance:
+        """Those that count, by place: each by itself where each has a weight of its own."""
+        places = {name: self.names.index(name) for name, weight in weights.items() if weight}
         if isinstance(guidance, Mapping):
-            if set(guidance) != set(asked):
-                raise ConfigError(
-                    f"expected a guidance for each condition ({', '.join(asked)}), got {', '.join(guidance)}"
-                )
-            return tuple(((places[name],), _weight(weight)) for name, weight in guidance.items())
-        return ((tuple(places[name] for name in asked), _weight(guidance)),) if asked else ()
+            return tuple(((place,), weights[name]) for name, place in places.items())
+        return ((tuple(places.values()), float(guidance)),) if places else ()
 
     def to_json(self) -> dict[str, Any]:
         scales = {scale.name: scale.knots.tolist() for scale in self.scales}
-        return {"scales": scales, "starts": self.starts}
+        return {"scales": scales, "starts": self.starts, "examples": [each.tolist() for each in self.examples]}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Conditions:
@@ -288,12 +299,16 @@ class Conditions:
         starts = told["starts"]
         if starts is not None and not 0 < starts < 1:
             raise ValueError(f"the share of starts is {starts}")
-        return cls(scales, starts)
+        examples = tuple(np.array(each, np.float64) for each in told.get("examples", []))
+        if any(each.ndim != 2 or each.shape[1] != len(scales) or not np.isfinite(each).all() for each in examples):
+            raise ValueError("examples of conditions have another shape")
+        return cls(scales, starts, examples)
 
 
 class _Entry(TypedDict):
     scales: dict[str, list[float]]
     starts: float | None
+    examples: NotRequired[list[list[list[float]]]]  # which earlier files have not
 
 
 def _request(name: str, asked: Any) -> Request:
@@ -314,30 +329,52 @@ def _weight(weight: float) -> float:
 
 @dataclass(frozen=True)
 class Asking:
-    """What the rows of a model are asked to be. Starts come at their real share."""
+    """What the rows of a model are asked to be. Starts come at their real share.
+
+    Where nothing is asked, the network is told conditions as real rows have them. Told none, it makes worse rows: it
+    has seen few without them.
+    """
 
     conditions: Conditions
     requests: Mapping[str, Request]
     guidance: Guidance
     starts: float | None = None
     """The share of rows that begin an episode; None: that of the real rows."""
+    hidden: bool = False
+    """The network is told no condition that is not asked for, because the rest of a row decides about it."""
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
         """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
-        columns = []
+        begins = np.zeros(count, bool)
         if self.conditions.starts is not None:
             share = self.conditions.starts if self.starts is None else self.starts
-            columns.append((random.random(count) < share).astype(np.float64))
-        for scale in self.conditions.scales:
-            request = self.requests.get(scale.name)
-            asked = np.full(count, np.nan) if request is None else request.quantiles(count, random, scale)
-            columns.append(asked)
-        return np.stack(columns, axis=1).astype(np.float32)
+            begins = random.random(count) < share
+        if not self.requests and not self.hidden:
+            named = self._as_in_real_rows(begins, random)
+        else:
+            named = np.full((count, len(self.conditions.scales)), np.nan)
+            for place, scale in enumerate(self.conditions.scales):
+                if scale.name in self.requests:
+                    named[:, place] = self.requests[scale.name].quantiles(count, random, scale)
+        own = [] if self.conditions.starts is None else [begins[:, None]]
+        return np.concatenate([*own, named], axis=1).astype(np.float32)
+
+    def _as_in_real_rows(self, begins: NDArray[np.bool_], random: np.random.Generator) -> Array:
+        """Those of a real row for each, and hardly another quantile."""
+        found = np.full((len(begins), len(self.conditions.scales)), np.nan)
+        for begin, examples in enumerate(self.conditions.examples):
+            rows = np.flatnonzero(begins == begin)
+            near = random.uniform(-0.5, 0.5, (len(rows), examples.shape[1])) / _EXAMPLES
+            found[rows] = np.clip(examples[random.integers(len(examples), size=len(rows))] + near, 0, 1)
+        if self.conditions.examples:
+            for place, scale in enumerate(self.conditions.scales):  # back to a value that rows have
+                found[:, place] = scale.quantiles(scale.values(found[:, place]))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """For the identity of what is drawn."""
         requests = {name: asked.to_json() for name, asked in self.requests.items()}
-        return {"requests": requests, "guidance": self.guidance, "starts": self.starts}
+        return {"requests": requests, "guidance": self.guidance, "starts": self.starts, "hidden": self.hidden}
 
 
 @dataclass(frozen=True)
@@ -393,7 +430,16 @@ def tell(rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> 
     if first is not None and not _are_rare(first):
         first = None
     conditions = Conditions(scales, None if first is None else float(first.mean()))
-    return _told(conditions, list(values.values()), first, len(rows))
+    told = _told(conditions, list(values.values()), first, len(rows))
+    return replace(told, conditions=replace(conditions, examples=_examples(told))) if scales else told
+
+
+def _examples(told: Told) -> tuple[Array, ...]:
+    named = told.columns if told.first is None else told.columns[:, 1:]
+    groups = [named] if told.first is None else [named[~told.first], named[told.first]]
+    random = np.random.default_rng(0)
+    some = (group[random.permutation(len(group))[:_EXAMPLES]] for group in groups)
+    return tuple(np.round(group.astype(np.float64), 5) for group in some)
 
 
 def tell_more(told: Conditions, rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> Told:

@@ -101,8 +101,11 @@ class Requests:
 
     def _asking(self, model: Fitted) -> Asking | None:
         asking = model.conditions.asking(self.condition, self.guidance)
-        if asking is not None and self.given is not None:
-            return replace(asking, starts=0.0)  # nothing says that a given row begins an episode
+        is_partly_known = self.like is not None or self.guide is not None
+        if asking is not None and self.given is not None:  # nothing says that a given row begins an episode
+            return replace(asking, starts=0.0, hidden=True)
+        if asking is not None and is_partly_known and model.conditions.named:
+            return replace(asking, hidden=True)
         return None if self.condition is None else asking
 
     def _like(self, model: Fitted) -> Like | None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from synther import SyntherError, Synthesizer, Transitions
-from synther.conditions import Scale, bottom, parse, top
+from synther.conditions import Conditions, Scale, bottom, parse, tell, top
 from synther.errors import ConfigError
+from synther.synthesizer.requests import Requests
 
 SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "batch_size": 128, "learning_rate": 3e-3}}
 
@@ -57,6 +58,49 @@ def test_without_a_request_rows_are_like_all_of_them(model, real):
     rows = model.sample(8_000, seed=0, progress=False)
     assert rows.reward.mean() == pytest.approx(real.reward.mean(), abs=0.08)
     assert rows.reward.std() == pytest.approx(real.reward.std(), rel=0.1)
+
+
+def test_guidance_of_nothing_draws_what_is_drawn_without_a_request(model):
+    plain = model.sample(300, seed=4, progress=False)
+    assert model.sample(300, condition=top(0.2), guidance=0.0, seed=4, progress=False).equals(plain)
+
+
+def test_without_a_request_conditions_are_those_of_real_rows_together(real):
+    """Two that rise together, one of three values only; starts have the highest of the first."""
+    value = np.linspace(0, 1, len(real))
+    first = np.zeros(len(real), bool)
+    first[-50:] = True
+    conditions = tell(real, {"value": value, "level": np.floor(3 * value)}, first).conditions
+    assert conditions.starts == 50 / len(real)
+    asked = conditions.asking()
+    drawn = asked.draw(20_000, np.random.default_rng(0))
+    begins, quantile, level = drawn.T
+    np.testing.assert_allclose(np.quantile(quantile, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.03)
+    assert begins.mean() == pytest.approx(50 / len(real), abs=0.003)
+    assert quantile[begins == 1].min() > 0.98
+    assert len(np.unique(level)) == 4  # the last value alone has the level 3
+    right = np.searchsorted([1 / 3, 2 / 3], quantile)
+    assert (right == np.searchsorted(np.unique(level)[1:3], level, "right")).mean() > 0.995
+    again = Conditions.from_json(conditions.to_json()).asking()
+    np.testing.assert_array_equal(again.draw(100, np.random.default_rng(1)), asked.draw(100, np.random.default_rng(1)))
+    named = conditions.asking({"level": top(0.2)}).draw(10, np.random.default_rng(0))
+    assert np.isnan(named[:, 1]).all()
+    assert not np.isnan(named[:, [0, 2]]).any()
+
+
+def test_a_model_of_an_earlier_file_is_told_no_condition_unasked(model):
+    entry = model.conditions.to_json()
+    del entry["examples"]
+    drawn = Conditions.from_json(entry).asking().draw(10, np.random.default_rng(0))
+    assert drawn.shape == (10, 1)
+    assert np.isnan(drawn).all()
+
+
+@pytest.mark.parametrize("part", ["given", "like", "guide"])
+def test_where_part_of_a_row_is_known_its_condition_is_not_made_up(model, real, part):
+    known = {"given": {"observation": real.observation[:50]}, "like": real[:50], "guide": lambda rows: rows.reward}
+    wishes = Requests(**{part: known[part]}).wishes(model._model)
+    assert np.isnan(wishes.asking.draw(10, np.random.default_rng(0))).all()
 
 
 def test_values_and_given_rows(model, real):
