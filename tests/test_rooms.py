@@ -94,7 +94,7 @@ BESIDE = {"datasets", "collect", "compare", "plots"}
 
 MAY_IMPORT = {
     **{room: ANYONE - {room} for room in ANYONE},
-    "data": ANYONE,
+    "data": ANYONE | {"compute"},
     "compute": ANYONE,
     "kernels": ANYONE,
     "config_file": ANYONE,

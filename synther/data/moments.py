@@ -84,13 +84,16 @@ class RowSample:
     def __init__(self, seed: int, limit: int = 1 << 18) -> None:
         self._random = np.random.default_rng(seed)
         self._limit = limit
+        self._bound = 1.0  # of the keys of rows that may stay
         self._keys: list[Matrix] = []
         self._rows: list[Matrix] = []
 
     def add(self, block: Matrix) -> None:
         """Every row gets a random key, and the rows with the smallest keys stay."""
-        self._keys.append(self._random.random(len(block)))
-        self._rows.append(block.copy())
+        keys = self._random.random(len(block))
+        staying = keys < self._bound
+        self._keys.append(keys[staying])
+        self._rows.append(block[staying])
         if sum(map(len, self._keys)) > 2 * self._limit:
             self._drop()
 
@@ -99,6 +102,7 @@ class RowSample:
         if len(keys) > self._limit:
             kept = np.argpartition(keys, self._limit)[: self._limit]
             keys, rows = keys[kept], rows[kept]
+            self._bound = keys.max()
         self._keys, self._rows = [keys], [rows]
 
     @property

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.compute import in_turn
+from synther.cores import cores
 from synther.data.checks import check_rows
 from synther.data.clipping import with_clips
 from synther.data.codes import Coding
@@ -25,6 +27,7 @@ from synther.data.turning import with_turns
 from synther.errors import DataError
 
 CHUNK_ROWS = 1 << 16
+_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,19 @@ def prepare(
 def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[np.float32], tuple[float, ...]]:
     """The matrix, and the rates of its flags."""
     matrix = np.empty((len(rows), layout.width), np.float32)
-    ones = np.zeros(len(layout.flag_names))
-    for number, chunk in enumerate(rows.chunks(CHUNK_ROWS)):
+
+    def scale(numbered: tuple[int, Transitions]) -> NDArray[np.int64]:
+        """Of a chunk; returns how often its flags are set."""
+        number, chunk = numbered
         packed = layout.pack(chunk)
-        ones += (layout.flags(packed) > np.array(layout.thresholds)).sum(0)
         start = number * CHUNK_ROWS
         with np.errstate(over="ignore"):
             matrix[start : start + len(chunk)] = scaler.transform(packed)
+        return np.asarray((layout.flags(packed) > np.array(layout.thresholds)).sum(0))
+
+    chunks = enumerate(rows.chunks(CHUNK_ROWS))
+    threads = min(cores(), -(-len(rows) // CHUNK_ROWS), _THREADS)
+    ones = sum(in_turn(scale, chunks, threads) if threads > 1 else map(scale, chunks), np.zeros(len(layout.flag_names)))
     finite = np.isfinite(matrix).all(0)
     if not finite.all():
         name = layout.names[int(np.argmin(finite))]
