@@ -4,7 +4,8 @@
 
 Fits a preset on 20,000 rows of each world, draws as many, and measures on both what the world guarantees: a goal that
 stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together, a shop whose
-goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end.
+goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end, gates that a
+bird has to fly through.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ RAYS = np.linspace(-2, 2, 8)
 
 DEMAND = np.array([3, 4, 5, 6, 9, 14, 11])  # customers, on average, on each day of a week
 SHELF = 60  # goods that fit into the shop
+GATES, GAP = np.arange(8) / 10, 0.3  # lower edges, and how far the upper ones are above them
+FAR, NEAR = 29, 3  # steps from a gate to the next, and those in which a bird is inside one
 RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
 
 Figures = dict[str, float]
@@ -285,6 +288,58 @@ def of_arm(rows: Transitions) -> Figures:
     }
 
 
+def gates(seed: int) -> Transitions:
+    """A bird that falls or flaps its wings: how far the next gate is, its edges, height and speed. Each step pays 0.1,
+    and a gate 1. Near the ceiling it costs 0.5, and a crash, which ends an episode, costs 1."""
+    draw, many = np.random.default_rng(seed), 200
+
+    def fresh(count: int) -> Array:
+        low = draw.choice(GATES, count)
+        start = np.full(count, FAR), low, low + GAP, draw.uniform(0.3, 0.7, count), np.zeros(count)
+        return np.stack(start, 1)
+
+    here, parts = fresh(many), []
+    for _ in range(ROWS // many):
+        flaps = draw.random(many) < 0.12
+        after = here.copy()
+        after[:, 4] = np.where(flaps, 0.06, np.maximum(here[:, 4] - 0.008, -0.08))
+        after[:, 3] += after[:, 4]
+        passed = here[:, 0] == 0
+        after[:, 0] = np.where(passed, FAR, here[:, 0] - 1)
+        after[passed, 1:3] = fresh(int(passed.sum()))[:, 1:3]
+        crash = _crashed(after)
+        paid = np.select([crash, passed, after[:, 3] > 0.9], [-1.0, 1.0, -0.5], 0.1)
+        parts.append((here, flaps[:, None], paid, after, crash))
+        here = np.where(crash[:, None], fresh(many), after)
+    return _rows(parts)
+
+
+def _crashed(state: Array) -> Array:
+    away, low, high, height, _ = state.T
+    outside = (height < 0) | (height > 1)
+    return np.asarray(outside | ((away <= NEAR) & ((height < low) | (height > high))))
+
+
+def of_gates(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    crash, passed = _crashed(after), before[:, 0] == 0
+    pays = {cost: np.isclose(rows.reward, cost) for cost in (-1.0, -0.5, 1.0)}
+    low = ~crash & ~passed & (after[:, 3] > 0.9)
+    return {
+        "edges that belong together": share(np.abs(after[:, 2] - after[:, 1] - GAP) < 1e-6),
+        "gate stays, or is a new one": share((after[:, 1] == before[:, 1]) | passed),
+        "share of terminals": share(rows.terminal),
+        "terminals where the bird crashes": share(crash, rows.terminal),
+        "crashes that are terminals": share(rows.terminal, crash),
+        "terminals that cost 1": share(pays[-1.0], rows.terminal),
+        "share of rows that pay 1": share(pays[1.0]),
+        "of these, past a gate": share(passed & ~crash, pays[1.0]),
+        "share of rows that cost 0.5": share(pays[-0.5]),
+        "of these, near the ceiling": share(low, pays[-0.5]),
+        "error of the height": float(np.abs(after[:, 3] - before[:, 3] - after[:, 4]).mean()),
+    }
+
+
 def _rows(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
     before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
@@ -299,6 +354,7 @@ WORLDS: Mapping[str, tuple[Callable[[int], Transitions], Callable[[Transitions],
     "shop": (shop, of_shop),
     "price": (price, of_price),
     "arm": (arm, of_arm),
+    "gates": (gates, of_gates),
 }
 
 if __name__ == "__main__":

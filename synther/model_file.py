@@ -23,7 +23,7 @@ from synther.data.layout import Layout
 from synther.data.marginals import RANKS, Quantiles, corrected_count
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
-from synther.data.termination import TerminationTree, UsualReward
+from synther.data.termination import Regions, TerminationTree, UsualReward
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DISTILLED, NetworkConfig, SamplerConfig
 from synther.diffusion.networks import Network
@@ -109,6 +109,8 @@ class Fitted:
     """What decides about terminals, where that is not the network."""
     usual_reward: UsualReward | None = None
     """What decides which rows have the reward that comes again and again."""
+    regions: Regions | None = None
+    """How often terminals and rewards of a few values come in each part of the world, where nothing decides them."""
     table: RowTable | None = None
     """What rows are drawn from, where states and actions are few."""
     conditions: Conditions = field(default_factory=Conditions)
@@ -150,6 +152,7 @@ class Fitted:
             "start_quantiles": json.dumps(self.start_quantiles),
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
+            "regions": json.dumps(None if self.regions is None else self.regions.to_json()),
             "calibration": json.dumps(calibration.to_json()),
             "conditions": json.dumps(self.conditions.to_json()),
         }
@@ -195,7 +198,7 @@ class Fitted:
 
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""
-        parts = (self.scaler, self.ending, self.usual_reward)
+        parts = (self.scaler, self.ending, self.usual_reward, self.regions)
         described: list[Any] = [layout_json.to_json(self.layout), *(part and part.to_json() for part in parts)]
         if self.conditions.count:
             described.append(self.conditions.to_json())
@@ -271,7 +274,9 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
     paying = told("usual_reward")
     usual = None if paying is None else UsualReward.from_json(paying)
-    shares = told("shares", Weights, "[]")  # which earlier files have not
+    parts = told("regions", otherwise="null")  # which earlier files have not
+    regions = None if parts is None else Regions.from_json(parts)
+    shares = told("shares", Weights, "[]")  # likewise
     if shares and tuple(map(len, shares)) != layout.class_counts:
         raise ValueError("its shares of values do not fit its columns")
     if calibration.weights and tuple(map(len, calibration.weights)) != layout.class_counts:
@@ -282,7 +287,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     lines = corrected_count(layout, scaler)
     if any(len(each) not in (0, lines) or {*map(len, each)} - {0, len(RANKS)} for each in known):
         raise ValueError("its quantiles do not fit its columns")
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares, *known)
+    learned = tree, usual, regions, counted
+    fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *known)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
     if (student is None) != ("student" not in metadata):
@@ -296,6 +302,9 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
             raise ValueError("the numbers of its student for tables do not fit its columns")
     fitted.calibrations[settings.sampler] = calibration
     every = [calibration, *(fitted.student.calibrations.values() if fitted.student else ())]
+    of_parts = None if regions is None else [len(shares) for shares in regions.shares]
+    if any(own.regions and [len(part) for part in own.regions] != of_parts for own in every):
+        raise ValueError("its weights do not fit the parts of its world")
     if any(not 0 <= one.column < layout.width for own in every for one in own.every_correction):
         raise ValueError("its corrections do not fit its columns")
     if settings.sampler.matched:
@@ -323,5 +332,7 @@ def _try(fitted: Fitted) -> None:
             fitted.ending.decide(rows)
         if fitted.usual_reward is not None:
             fitted.usual_reward.tree.decide(rows)
+        if fitted.regions is not None:
+            fitted.regions.places(rows)
         if fitted.table is not None:
             fitted.table.draw(2, fitted.layout, np.random.default_rng(0))

@@ -163,6 +163,8 @@ class Calibration:
     """By how much the odds of a terminal row are to be raised over what the generator makes."""
     weights: Weights = ()
     """How likely a row is to be taken for each value of each group of few values; empty where all are alike."""
+    regions: Weights = ()
+    """How likely a row is to be taken for each part of the world, and for what happens in it; empty where all are."""
     drawn: Weights = ()
     """Mean and std of the number that decides each value which is drawn from a table: 0 and 1 of a good generator."""
     corrections: Corrections = ()
@@ -198,7 +200,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         own = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
-        more = {"weights": self.weights, "drawn": self.drawn}
+        more = {"weights": self.weights, "regions": self.regions, "drawn": self.drawn}
         own |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
         moved = {"corrections": self.corrections, "start_corrections": self.start_corrections}
         return own | {name: list(map(asdict, found)) for name, found in moved.items() if found}
@@ -209,20 +211,23 @@ class Calibration:
         thresholds, odds = finite(told["thresholds"], "calibration.thresholds"), told["terminal_odds"]
         if not 0 < odds < np.inf:
             raise DataError(f"terminal_odds: expected a positive number, got {odds}")
-        weights = told.get("weights", ())
-        if not all(0 < weight < np.inf for table in weights for weight in table):
+        weights, regions = told.get("weights", ()), told.get("regions", ())
+        if not all(0 < weight < np.inf for table in (*weights, *regions) for weight in table):
             raise DataError("weights: expected positive numbers")
         drawn = told.get("drawn", ())
         if not all(len(pair) == 2 and np.isfinite(pair).all() and pair[1] > 0 for pair in drawn):
             raise DataError("drawn: expected a mean and a positive std for each")
         moved = told.get("corrections", ()), told.get("start_corrections", ())
-        return cls(thresholds, odds, weights, drawn, *(tuple(map(Correction.from_json, found)) for found in moved))
+        return cls(
+            thresholds, odds, weights, regions, drawn, *(tuple(map(Correction.from_json, found)) for found in moved)
+        )
 
 
 class _Entry(TypedDict):
     thresholds: tuple[float, ...]
     terminal_odds: float
     weights: NotRequired[Weights]
+    regions: NotRequired[Weights]
     drawn: NotRequired[Weights]
     corrections: NotRequired[list[Any]]
     start_corrections: NotRequired[list[Any]]

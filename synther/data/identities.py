@@ -4,8 +4,9 @@ A network makes each of them with an error of its own, so that they contradict e
 that follow from each other cannot tell which of them an outcome follows from. So the matrix does without them, and rows
 come back with what the others say.
 
-Inside an observation, and likewise inside the next one, a column may be a sum of multiples of others. A column of the
-next observation may be a copy of one of the observation or of the action.
+Inside an observation, and likewise inside the next one, a column may be a sum of multiples of others, or tell
+one of a few values by another name. A column of the next observation may be a copy of one of the
+observation or of the action.
 
 NOTE[paper]: the reference generates all columns.
 """
@@ -17,13 +18,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.categories import Codebook
 from synther.data.kind import Array, Kind, by_column
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Bounded, Continuous, Spiked
-from synther.data.values import Constant, Derived
+from synther.data.values import Binary, Constant, Derived, Levels
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -41,6 +44,7 @@ _MOST_ROWS, _MOST_COLUMNS = 1 << 12, 512
 _AMPLIFIED = 3.0  # times the error of others that a column may get from them
 _NOTHING = 1e-4  # stds of a column below which another one has no part in it
 _DIGITS = 6  # of weights, if that does
+_MOST_VALUES = 64  # of a column that others are looked up by
 
 
 class Parent(NamedTuple):
@@ -51,15 +55,25 @@ class Parent(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """A column as a sum of multiples of others."""
+    """A column as a sum of multiples of others, or as other names for the values of one."""
 
     field: str
     column: int
     parents: tuple[Parent, ...]
     level: float = 0.0
+    values: tuple[tuple[float, float], ...] = ()
+    """Of a column that has another name for each value of its only parent: these, in increasing order, with the names.
+    Empty: it is a sum."""
 
     def put(self, fields: Mapping[str, Tensor]) -> None:
         """Write the column into fields (N, W)."""
+        if self.values:
+            ((field, column, _),) = self.parents
+            given = fields[field][:, column].double().contiguous()
+            at, own = torch.tensor(self.values, dtype=torch.float64, device=given.device).T
+            nearest = torch.searchsorted((at[1:] + at[:-1]) / 2, given)
+            fields[self.field][:, self.column] = own[nearest].to(fields[self.field].dtype)
+            return
         if self.is_copy:
             ((field, column, _),) = self.parents
             fields[self.field][:, self.column] = fields[field][:, column].to(fields[self.field].dtype)
@@ -72,10 +86,12 @@ class Identity:
 
     @property
     def is_copy(self) -> bool:
-        return len(self.parents) == 1 and self.parents[0].weight == 1.0 and self.level == 0.0
+        return len(self.parents) == 1 and self.parents[0].weight == 1.0 and self.level == 0.0 and not self.values
 
     def text(self, name: Callable[[str, int], str]) -> str:
         """It in words; `name` is that of a field's column."""
+        if self.values:
+            return f"{name(self.field, self.column)} follows from {name(self.parents[0].field, self.parents[0].column)}"
         told = written_sum([(parent.weight, name(parent.field, parent.column)) for parent in self.parents], self.level)
         return f"{name(self.field, self.column)} = {told}"
 
@@ -94,6 +110,10 @@ class Identity:
         places = [(found.field, found.column), *((parent.field, parent.column) for parent in found.parents)]
         if not all(field in FIELDS and 0 <= column < widths[field] for field, column in places):
             raise FormatError("layout.identities: expected columns of observations and actions")
+        if found.values:
+            finite(tuple(number for pair in found.values for number in pair), "layout.identities")
+            if len(found.parents) != 1 or (np.diff([at for at, _ in found.values]) <= 0).any():
+                raise FormatError("layout.identities: expected increasing values of one column")
         return found
 
 
@@ -130,7 +150,7 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     found = _holding([*inside, *_copies(arrays, still), *same], rows)
     both = {one.column for one in found if one.field == _HERE} & {one.column for one in found if one.field == _THERE}
     lost = {one.column for one in inside} - both  # a rule has to hold on both sides
-    found = [one for one in found if one.column not in lost]
+    found = [*_looked_up(layout, states, rows), *(one for one in found if one.column not in lost)]
     if not found:
         return layout
     kinds = {
@@ -144,6 +164,7 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
 
 
 _NUMBERS = (Continuous, Bounded, Spiked)
+_FEW = (Levels, Codebook, Binary)
 
 
 def _sides(rows: Transitions) -> dict[str, Array]:
@@ -214,6 +235,41 @@ def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Iden
 
 def _amplifies(rule: Identity, std: Matrix) -> float:
     return sum(abs(one.weight) * float(std[one.column]) for one in rule.parents) / float(std[rule.column])
+
+
+def _looked_up(layout: Layout, states: Matrix, rows: Transitions) -> list[Identity]:
+    """The columns of a few values each whose value tells that of an earlier column, and the other way round, in all
+    rows and on both sides. `states` is a sample, for a first look.
+
+    A column that is told by another one but does not tell it stays: outcomes may follow from its numbers.
+    """
+    few = {column: kind for column, kind in by_column(layout.observation).items() if isinstance(kind, _FEW)}
+    kept: dict[int, tuple[NDArray[np.int64], int]] = {}
+    found: list[Identity] = []
+    for own in (column for column, kind in few.items() if kind.source_width == 1):
+        values, codes = np.unique(states[:, own], return_inverse=True)
+        same = [
+            other
+            for other, (theirs, count) in kept.items()
+            if count == len(values) and len(np.unique(theirs * count + codes)) == count
+        ]
+        pairs = _pairs(rows, same[0], own) if same else ()
+        if pairs and all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True)):
+            found += [Identity(side, own, (Parent(side, same[0], 0.0),), 0.0, pairs) for side in (_HERE, _THERE)]
+        elif 1 < len(values) <= _MOST_VALUES:
+            kept[own] = codes, len(values)
+    return found
+
+
+def _pairs(rows: Transitions, *columns: int) -> tuple[tuple[float, float], ...]:
+    """The different pairs of values that two columns of the states have, in order; none where they are many."""
+    pairs = np.empty((0, 2))
+    for chunk in rows.chunks(1 << 16):
+        for side in (chunk.observation, chunk.next_observation):
+            pairs = np.unique(np.concatenate([pairs, side[:, columns].astype(np.float64)]), axis=0)
+            if len(pairs) > _MOST_VALUES:
+                return ()
+    return tuple((at, own) for at, own in pairs.tolist())
 
 
 def _copies(arrays: Mapping[str, Matrix], free: set[int]) -> list[Identity]:

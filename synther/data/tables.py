@@ -124,10 +124,13 @@ def _counted(
         parents.append(chosen)
         cells = cells * counts[chosen] + discrete[chosen]
     sizes = tuple(counts[parent] for parent in parents)
-    joint = np.bincount(cells * size + values, minlength=math.prod(sizes) * size).reshape(-1, size).astype(np.float64)
-    overall = np.bincount(values, minlength=size) / len(values)
-    seen = joint.sum(1, keepdims=True)
-    shares = np.where(seen > 0, joint / np.maximum(seen, 1), overall)  # a combination never seen: as in all rows
+    shares, cells = (np.bincount(values, minlength=size) / len(values))[None], np.zeros(len(values), np.int64)
+    for parent in parents:  # a combination that was never seen: as without the last of its values, which tells least
+        cells = cells * counts[parent] + discrete[parent]
+        shares = np.repeat(shares, counts[parent], axis=0)
+        joint = np.bincount(cells * size + values, minlength=shares.size).reshape(shares.shape)
+        seen = joint.sum(1, keepdims=True)
+        shares = np.where(seen > 0, joint / np.maximum(seen, 1), shares)
     return Following(outcome, tuple(parents), sizes, tuple(map(tuple, shares.tolist())))
 
 

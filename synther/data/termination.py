@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any, TypedDict
 
 import numpy as np
@@ -40,9 +41,13 @@ SURE = 0.98
 LEAF, SURFACE = -1, -2
 """The feature of a leaf, and that of a node which asks for the height above the surface."""
 
+_MOST_EVENTS = 6  # that a tree tells apart
+_TELLING = 0.6  # precision and recall from which the parts of a tree are told apart by what happens there
+_BELIEVED = 10.0  # rows by which what happens in a part is drawn to what happens around it
 _HOPELESS = 0.5  # precision and recall in one fifth of the rows below which the others are not asked about
 _MOST_ENDS, _NEIGHBOURS = 2_000, 5  # that tell the price of a terminal
 _COMPARED = 256  # of them at a time
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.02, 8.0  # of a row for what happens in it
 
 FEATURES = ("observation", "action", "reward", "next_observation")
 
@@ -63,23 +68,26 @@ class TerminationTree:
 
     @classmethod
     def fit(
-        cls, features: Array, terminal: NDArray[np.bool_], weight: Array, surface: Surface | None = None
+        cls, features: Array, terminal: NDArray[Any], weight: Array, surface: Surface | None = None
     ) -> TerminationTree:
-        """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity."""
+        """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity.
+
+        Rows may also be of more than two kinds, numbered from 0: answers are then of no use, and leaves are.
+        """
         columns = features.shape[1]
         if surface is not None:
             known = torch.from_numpy(features[:, surface.columns].T.astype(np.float64))
             heights = surface.on(known.device)(known).numpy()
             features = np.concatenate([features, heights[:, None]], axis=1)
         by_column = np.ascontiguousarray(features.T)
-        ends, others = np.where(terminal, weight, 0.0), np.where(terminal, 0.0, weight)
+        kinds = [np.where(terminal == kind, weight, 0.0) for kind in range(max(int(terminal.max()), 1) + 1)]
         nodes: list[tuple[int, float, int, int, bool]] = []
 
         def grow(orders: list[NDArray[np.intp]], depth: int) -> int:
             """A node and what is below it. Rows are sorted by each column once, for the root, and keep their order."""
             here, rows = len(nodes), orders[0]
-            nodes.append((-1, 0.0, -1, -1, bool(ends[rows].sum() * 2 > weight[rows].sum())))
-            split = _best_split(by_column, orders, ends, others) if depth < DEEPEST else None
+            nodes.append((-1, 0.0, -1, -1, bool(kinds[1][rows].sum() * 2 > weight[rows].sum())))
+            split = _best_split(by_column, orders, kinds) if depth < DEEPEST else None
             if split is not None:
                 column, cut = split
                 above = by_column[column] > np.array([cut])  # a single number could be rounded to their type
@@ -106,8 +114,12 @@ class TerminationTree:
 
     def decide(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows are terminal. (N,)"""
+        return np.array(self.terminal)[self.leaves(rows)]
+
+    def leaves(self, rows: Transitions) -> NDArray[np.int64]:
+        """The node that each row ends up in. (N,)"""
         values = torch.from_numpy(_features(rows, self.used).T)
-        return np.asarray(Decision(self, torch.device("cpu"))(values).numpy())
+        return np.asarray(Decision(self, torch.device("cpu")).leaves(values).numpy())
 
     def to_json(self) -> dict[str, Any]:
         names = ("feature", "cut", "below", "above", "terminal")
@@ -154,6 +166,10 @@ class Decision:
 
     def __call__(self, values: Tensor) -> Tensor:
         """The answers to rows whose features that the tree uses are `values` (U, N). (N,)"""
+        return self._terminal[self.leaves(values)]
+
+    def leaves(self, values: Tensor) -> Tensor:
+        """The nodes that they end up in. (N,)"""
         if self._heights is not None:
             values = torch.cat([values, self._heights(values[self._columns])[None]])
         node = torch.zeros(1, values.shape[1], dtype=torch.int64, device=values.device)
@@ -161,7 +177,7 @@ class Decision:
             following = torch.where(values[self._place] > self._cut, self._above, self._below)
             for _ in range(self._depth):
                 node = following.gather(0, node)
-        return self._terminal[node[0]]
+        return node[0]
 
 
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
@@ -300,6 +316,102 @@ class _Entry(TypedDict):
     tree: Any
 
 
+@dataclass(frozen=True)
+class Regions:
+    """How often a row is terminal, or has each of a few rewards, in each part of the world.
+
+    The parts are the leaves of a tree that does not tell well enough when that happens to decide about it. A generator
+    that was fitted briefly tells it far worse. So rows are taken such that it happens in each part as often as in the
+    real rows: what is left to chance there stays so.
+    """
+
+    tree: TerminationTree
+    rewards: tuple[float, ...]
+    """In increasing order; empty where rewards are no matter of the parts."""
+    terminals: bool
+    """Whether terminals are."""
+    shares: tuple[tuple[float, ...], ...]
+    """Of each event in each node of the tree: each reward, first without and then with a terminal."""
+
+    @classmethod
+    def learn(cls, rows: Transitions, rewards: Sequence[float], terminals: bool) -> Regions | None:
+        """Of real rows with these `rewards`; None where a tree tells next to nothing."""
+        found = cls(TerminationTree((LEAF,), (0.0,), (LEAF,), (LEAF,), (False,)), tuple(rewards), terminals, ())
+        events = found.events(rows)
+        overall = np.bincount(events, minlength=2 * max(len(rewards), 1)) / max(len(rows), 1)
+        unusual = events != overall.argmax()
+        ends, others = np.flatnonzero(unusual), np.flatnonzero(~unusual)
+        if min(len(ends), len(others)) < 10 * FEWEST:
+            return None
+        draw = np.random.default_rng(len(rows))
+        kept = draw.permutation(others)[:MOST_OTHERS]
+        chosen = draw.permutation(np.concatenate([ends, kept]))
+        weight, some, asked = np.where(unusual, 1.0, len(others) / len(kept))[chosen], unpaid(rows), unusual[chosen]
+        features = _features(some[chosen])
+        rarer = len(ends) <= len(others)
+        if _rightness(features, asked, weight, some[chosen], rarer) < _TELLING:
+            return None
+        common = np.argsort(-overall, kind="stable")[: min(_MOST_EVENTS, np.count_nonzero(overall))]
+        kinds = np.full(len(overall), len(common) - 1)  # the rarest go together
+        kinds[common] = np.arange(len(common))
+        found = replace(found, tree=TerminationTree.fit(features, kinds[events[chosen]], weight))
+        return replace(found, shares=tuple(map(tuple, found._shares(rows).tolist())))
+
+    def events(self, rows: Transitions) -> NDArray[np.int64]:
+        """What happens in each row. (N,)"""
+        paid = np.zeros(len(rows), np.int64)
+        if self.rewards:
+            values = np.array(self.rewards)
+            paid = np.searchsorted(values[:-1] + np.diff(values) / 2, rows.reward.astype(np.float64))
+        return 2 * paid + (rows.terminal if self.terminals else 0)
+
+    def places(self, rows: Transitions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The node and the event of each row. (N,)"""
+        return self.tree.leaves(unpaid(rows)), self.events(rows)
+
+    def weights(self, rows: Transitions, weight: Array | None = None) -> tuple[tuple[float, ...], ...]:
+        """How likely a generated row is to be taken for each node and event, of some of them. Each node keeps its share
+        of the rows. `weight` (N,) is how likely each is to be taken before that."""
+        wanted, found = np.array(self.shares), self._shares(rows, weight)
+        odds = np.divide(wanted, found, out=np.ones_like(wanted), where=found > 0).clip(_LEAST_WEIGHT, _MOST_WEIGHT)
+        odds /= (found * odds).sum(1, keepdims=True)
+        return tuple(map(tuple, odds.tolist()))
+
+    def _shares(self, rows: Transitions, weight: Array | None = None) -> Array:
+        """Of each event in each node, where small nodes are drawn to the one above them. (M, E)"""
+        tree, counts = self.tree, np.zeros((len(self.tree.feature), 2 * max(len(self.rewards), 1)))
+        np.add.at(counts, self.places(rows), 1.0 if weight is None else weight)
+        inner = [node for node, feature in enumerate(tree.feature) if feature != LEAF]
+        for node in reversed(inner):
+            counts[node] = counts[tree.below[node]] + counts[tree.above[node]]
+        shares: Array = counts / counts.sum(1, keepdims=True).clip(1e-300)
+        for node in inner:
+            for child in (tree.below[node], tree.above[node]):
+                shares[child] = (counts[child] + _BELIEVED * shares[node]) / (counts[child].sum() + _BELIEVED)
+        return shares
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "tree": self.tree.to_json()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Regions:
+        told = checked(entry, _Parts, "regions")
+        found = cls(TerminationTree.from_json(told["tree"]), told["rewards"], told["terminals"], told["shares"])
+        shape = len(found.tree.feature), 2 * max(len(found.rewards), 1)
+        shares = [number for part in found.shares for number in part]
+        fits = len(found.shares) == shape[0] and {len(part) for part in found.shares} == {shape[1]}
+        if not fits or not all(0 <= number <= 1 for number in shares) or (np.diff(found.rewards) <= 0).any():
+            raise FormatError("regions: expected the share of each event in each node of the tree")
+        return found
+
+
+class _Parts(TypedDict):
+    tree: Any
+    rewards: tuple[float, ...]
+    terminals: bool
+    shares: tuple[tuple[float, ...], ...]
+
+
 def unpaid(rows: Transitions) -> Transitions:
     """The same without rewards."""
     return replace(rows, reward=np.zeros_like(rows.reward))
@@ -325,24 +437,24 @@ def _features(rows: Transitions, columns: Sequence[int] | None = None) -> Array:
 
 
 def _best_split(
-    by_column: Array, orders: Sequence[NDArray[np.intp]], ends: Array, others: Array
+    by_column: Array, orders: Sequence[NDArray[np.intp]], kinds: Sequence[Array]
 ) -> tuple[int, float] | None:
     """The column and the cut that leave the least impurity; None where the rows are of one kind or nothing helps.
 
-    Columns (F, N) and weights (N,) are those of all rows. `orders` (1 + F, n) are the rows to be split: as they came,
-    and then sorted by each column."""
+    Columns (F, N) are those of all rows, and so are their weights (N,), for each of the `kinds` by itself. `orders`
+    (1 + F, n) are the rows to be split: as they came, and then sorted by each column."""
     rows, *sorted_rows = orders
-    all_ends, all_others = ends[rows].sum(), others[rows].sum()
-    least, best = _impurity(all_ends, all_others) * (1 - 1e-9), None
+    totals = [kind[rows].sum() for kind in kinds]
+    least, best = _impurity(totals) * (1 - 1e-9), None
     if not least or len(rows) < 2 * FEWEST:
         return None
     for column, order in enumerate(sorted_rows):
         values = by_column[column][order]
         if values[0] == values[-1]:
             continue
-        ends_below, others_below = ends[order].cumsum()[:-1], others[order].cumsum()[:-1]
-        left = _impurity(ends_below, others_below)
-        right = _impurity(all_ends - ends_below, all_others - others_below)
+        below = [kind[order].cumsum()[:-1] for kind in kinds]
+        left = _impurity(below)
+        right = _impurity([total - part for total, part in zip(totals, below, strict=True)])
         total = np.where(values[1:] > values[:-1], left + right, np.inf)
         total[: FEWEST - 1], total[len(total) - FEWEST + 1 :] = np.inf, np.inf
         at = int(total.argmin())
@@ -351,6 +463,6 @@ def _best_split(
     return best
 
 
-def _impurity(ends: Any, others: Any) -> Any:
-    """Gini's, times the weight of the rows."""
-    return ends * others / np.maximum(ends + others, 1e-300)
+def _impurity(kinds: Sequence[Any]) -> Any:
+    """Gini's, times half the weight of the rows, of which each kind has a part."""
+    return sum(one * other for one, other in combinations(kinds, 2)) / np.maximum(sum(kinds), 1e-300)

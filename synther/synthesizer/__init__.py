@@ -48,7 +48,7 @@ from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_gener
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
 from synther.synthesizer.single_file import PREVIEW_ROWS, write_file
 from synther.synthesizer.streamed import sample_of, with_window
-from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
+from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_regions, learn_usual_reward
 
 log = logging.getLogger(__name__)
 
@@ -210,12 +210,14 @@ class Synthesizer:
             told = tell(rows, condition, first_rows(rows) if data.starts else None)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
-        usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
+        decided = data.terminals == "decided"
+        usual = learn_usual_reward(rows, prepared.layout) if decided else None
+        regions = learn_regions(rows, prepared.layout, ending) if decided else None
         # A table of rows knows no conditions.
         table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
         if table is not None:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
-        return Task(rows, prepared, matrix, weights, marks, ending, usual, table, told)
+        return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, table, told)
 
     def _begin_streamed(
         self,
@@ -246,10 +248,11 @@ class Synthesizer:
         record = FitRecord(len(task.all_rows), result.steps, result.seconds, where, self.seed, data, result.history)
         moments = Moments.of(task.matrix).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
+        regions = None if task.regions is None else task.regions.result()
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
-            task.table, told, _shares(prepared.layout, rows), *_quantiles(task),
+            regions, task.table, told, _shares(prepared.layout, rows), *_quantiles(task),
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()

@@ -113,7 +113,7 @@ class Drawing:
         the generator; they draw rows that were asked for towards no average.
         """
         model = self.model
-        corrected = model.rates or model.shares or model.layout.following or self._has_quantiles
+        corrected = model.rates or model.shares or model.regions or model.layout.following or self._has_quantiles
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
@@ -154,7 +154,7 @@ class Drawing:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         # Rows that are like given ones have as many terminals, and as many of each value, as those.
         odds = self.calibration.terminal_odds if self.wishes.like is None else 1.0
-        weighed = bool(self.calibration.weights) and self.wishes.like is None
+        weighed = self.wishes.like is None
         block_rows, in_order = self.sampler.block_rows, self.wishes.known is not None
         wanted = range(first, -(-count // block_rows))
 
@@ -166,9 +166,9 @@ class Drawing:
             taken = np.arange(len(rows))
             if not in_order:  # where none takes another's place
                 taken = self._consistent(decoded, draw)
-                if weighed:
-                    weight = self.calibration.row_weights(self.layout.classes(rows)[taken])
-                    taken = taken[resampled(weight, draw)]
+                weight = self._weight(self.calibration, rows) if weighed else None
+                if weight is not None:
+                    taken = taken[resampled(weight[taken], draw)]
                 taken = taken[rebalanced(rows.terminal[taken], odds, draw)]
             return rows[taken[: count - block * block_rows]]  # a copy: theirs is the memory of the next block
 
@@ -176,6 +176,14 @@ class Drawing:
         if table is not None:
             return (table.draw(min(block_rows, count - b * block_rows), layout, drawn(b)) for b in wanted)
         return self._finished(seed, wanted, finish)
+
+    def _weight(self, found: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
+        """How likely each of the rows is to be taken (N,); None where all are alike."""
+        weight = found.row_weights(self.model.layout.classes(rows)) if found.weights else None
+        if not found.regions or self.model.regions is None:
+            return weight
+        odds = np.array(found.regions)[self.model.regions.places(rows)]
+        return odds if weight is None else weight * odds
 
     def _finished(self, seed: int, blocks: range, finish: Callable[[int, Decoded], T]) -> Iterator[T]:
         """What `finish` makes of each block's number and rows, in order; meanwhile the next ones are drawn."""
@@ -284,19 +292,19 @@ class Drawing:
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
             found = replace(found, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
-        if "terminal" not in names and not model.shares:
+        if "terminal" not in names and not model.shares and model.regions is None:
             return found
         decoder, draw = self._decoder(found), np.random.default_rng(seed)
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
-        weight = None
         if model.shares:
             classes = decoder.layout.classes(rows)
             found = replace(found, weights=class_weights(model.shares, model.record.rows, classes))
-            weight = found.row_weights(classes)
+        if model.regions is not None:
+            found = replace(found, regions=model.regions.weights(rows, self._weight(found, rows)))
         if "terminal" not in names:
             return found
-        return found.balancing(model.rates[names.index("terminal")], rows.terminal, weight)
+        return found.balancing(model.rates[names.index("terminal")], rows.terminal, self._weight(found, rows))
 
     def _corrections(self, drawn: list[Tensor], begins: list[Tensor | None]) -> Corrections:
         """What takes columns of `drawn` rows to the quantiles of the real ones."""

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from synther.conditions import Told
 from synther.data import termination
-from synther.data.kinds import Binary, Spiked
+from synther.data.following import class_count, class_rows
+from synther.data.inference import MOST_CATEGORIES
+from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable
@@ -54,6 +56,8 @@ class Task:
     """What is to decide about terminals, where that was asked for."""
     usual_reward: Future[termination.UsualReward | None] | None = None
     """What is to decide which rows have the reward that comes again and again, likewise."""
+    regions: Future[termination.Regions | None] | None = None
+    """How often terminals and rewards are to come in each part of the world, likewise."""
     table: RowTable | None = None
     """What rows are to be drawn from instead of the network, where states and actions are few."""
     told: Told | None = None
@@ -92,6 +96,20 @@ def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.
     if isinstance(kind, Spiked) and len(kind.spikes) == 1:
         return _begun(partial(termination.UsualReward.learn, rows, kind.spikes[0]))
     return _begun(partial(termination.UsualReward.learn, rows, kind.low)) if isinstance(kind, Binary) else None
+
+
+def learn_regions(
+    rows: Transitions, layout: Layout, ending: termination.TerminationTree | None
+) -> Future[termination.Regions | None] | None:
+    """Begin to learn how often terminals, and rewards of a few values, come in each part of the world, where nothing
+    but the network decides about them, likewise."""
+    (kind,) = layout.reward
+    generated = isinstance(kind, (Binary, Codebook, Levels)) and class_count(kind) <= MOST_CATEGORIES
+    rewards = [value for (value,) in class_rows(kind)] if generated else []
+    terminals = ending is None or ending.asks_for_reward(rows)
+    if not rewards and not (terminals and rows.terminal.any()):
+        return None
+    return _begun(partial(termination.Regions.learn, rows, rewards, terminals))
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:

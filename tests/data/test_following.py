@@ -12,7 +12,7 @@ from synther import Synthesizer, Transitions
 from synther.data import layout_json
 from synther.data.kinds import Drawn
 from synther.data.layout import Layout
-from synther.data.tables import with_tables
+from synther.data.tables import _counted, with_tables
 from synther.errors import FormatError
 
 SLIP = 0.2
@@ -108,7 +108,20 @@ def test_any_noise_becomes_steps_that_exist_with_their_shares(real, layout):
     assert stays == pytest.approx(np.mean(real.next_observation[:, 5] == real.observation[:, 5]), abs=0.02)
 
 
-def test_a_combination_that_was_never_seen_is_as_in_all_rows(real, layout):
+def test_a_combination_that_was_never_seen_is_as_without_its_last_value():
+    """The outcome is the first of two values, except where both are 2. Both being 1 is never seen."""
+    draw = np.random.default_rng(0)
+    one, other = draw.integers(0, 3, (2, 30_000))
+    known = (one != 1) | (other != 1)
+    one, other = one[known], other[known]
+    outcome = np.where((one == 2) & (other == 2), 0, one)
+    table = _counted(2, [0, 1], {0: one, 1: other, 2: outcome}, {0: 3, 1: 3, 2: 3})
+    assert table.parents == (0, 1)
+    assert table.shares[4] == (0.0, 1.0, 0.0)
+    assert table.shares[8] == (1.0, 0.0, 0.0)
+
+
+def test_a_code_that_was_never_seen_is_some_value(real):
     rows = real[real.observation[:, 1] != 7]
     known = inferred(rows)
     matrix = known.pack(rows)

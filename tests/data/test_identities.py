@@ -146,6 +146,45 @@ def test_a_guide_sees_what_follows_and_its_gradient_reaches_what_it_follows_from
     torch.testing.assert_close(slope[:, first], torch.full((50,), -found.scaler.scale[first]))
 
 
+def gates(seed: int) -> np.ndarray:
+    """The height of a gate among a few, with 0 for none; its upper edge, 1 for none; half of the heights; a number."""
+    draw = np.random.default_rng(seed)
+    height = draw.choice([0.0, 0.2, 0.25, 0.4], size=ROWS, p=[0.9, 0.05, 0.045, 0.005])
+    return np.c_[height, np.where(height == 0, 1.0, height + 0.15), height > 0.22, draw.normal(size=ROWS)]
+
+
+def test_other_names_for_a_few_values_come_back_with_these():
+    draw = np.random.default_rng(0)
+    action, reward, flags = draw.uniform(-1, 1, (ROWS, 1)), draw.normal(size=ROWS), np.zeros(ROWS, bool)
+    real = Transitions(gates(1).astype(np.float32), action, reward, gates(2).astype(np.float32), flags)
+    found = prepared(real)
+    # The third column is told by the first, but does not tell it.
+    assert derived(found.layout, "observation") == derived(found.layout, "next_observation") == [1]
+    assert found.layout.computed[0] == "observation[1] follows from observation[0]"
+    assert through_json(found.layout) == found.layout
+    np.testing.assert_array_equal(decoded(found, found.matrix).observation[:, :3], real.observation[:, :3])
+    noise = np.random.default_rng(0).normal(size=found.matrix.shape).astype(np.float32)
+    made = decoded(found, found.matrix + 0.5 * noise)
+    known = {tuple(pair) for pair in real.observation[:, :2].tolist()}
+    for side in (made.observation, made.next_observation):
+        assert {tuple(pair) for pair in side[:, :2].tolist()} <= known
+    view = View(found.layout, found.scaler, torch.eye(found.layout.width), torch.device("cpu"))
+    seen = view.observation(torch.from_numpy(found.matrix[:200])).numpy()
+    np.testing.assert_allclose(seen[:, 1], real.observation[:200, 1], atol=1e-6)
+    real.next_observation[-1, 1] = 0.7  # a fifth name, for a value that has one
+    assert derived(prepared(real).layout, "observation") == []
+
+
+@pytest.mark.parametrize(
+    "values", [[[0.0, 1.0], [0.0, 2.0]], [[1.0, 1.0], [0.0, 2.0]], [[0.0, None]], [[0.0]], "none", [[0.0, 1e999]]]
+)
+def test_files_with_wrong_names_of_values_are_refused(values):
+    told = layout_json.to_json(prepared(rows()).layout)
+    told["identities"][0] |= {"values": values}
+    with pytest.raises(SyntherError, match=r"layout\.identities"):
+        layout_json.from_json(json.loads(json.dumps(told)))
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from synther.data import shipped, termination
+from synther.data.calibration import resampled
 from synther.data.formats import read
-from synther.data.termination import TerminationTree, UsualReward, terminal_reward
+from synther.data.termination import Regions, TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
 
@@ -269,3 +270,60 @@ def test_the_reward_is_asked_for_only_where_it_tells_more():
     assert termination.learn(paid).used == (4,)
     unseen = replace(paid, next_observation=RANDOM.normal(size=(20_000, 2)))
     assert termination.learn(unseen).used == (3,)
+
+
+def risky_rows(count: int, beyond: float = 0.8, elsewhere: float = 0.0) -> Transitions:
+    """Beyond 1.5, an episode ends with one probability, elsewhere with another. Ends cost 1, others pay 0.1, or 0.5
+    below -1."""
+    following = RANDOM.normal(size=(count, 2))
+    rows = rows_that_end(RANDOM.random(count) < np.where(following[:, 0] > 1.5, beyond, elsewhere), following)
+    rows.reward[:] = np.where(rows.terminal, -1.0, np.where(following[:, 1] < -1, 0.5, 0.1))
+    return rows
+
+
+def taken(regions: Regions, generated: Transitions) -> Transitions:
+    odds = np.array(regions.weights(generated))[regions.places(generated)]
+    return generated[resampled(odds, np.random.default_rng(0))]
+
+
+@pytest.mark.parametrize("rewards", [(), (-1.0, 0.1, 0.5)])
+def test_what_is_left_to_chance_comes_in_each_part_as_often_as_in_the_real_rows(rewards):
+    regions = Regions.learn(risky_rows(20_000), rewards, True)
+    generated = risky_rows(20_000, beyond=0.3, elsewhere=0.02)
+    if rewards:
+        generated.reward[:] = RANDOM.permutation(generated.reward)
+        generated.reward[generated.terminal] = -1.0
+    better = taken(regions, generated)
+    beyond = better.next_observation[:, 0] > 1.5
+    # 1,300 rows are beyond, which tells a share up to 0.011; the real share is as uncertain.
+    assert better.terminal[beyond].mean() == pytest.approx(0.8, abs=0.035)
+    assert better.terminal[~beyond].mean() < 0.002
+    assert beyond.mean() == pytest.approx(np.mean(generated.next_observation[:, 0] > 1.5), abs=0.002)
+    if rewards:
+        low = better[~beyond & (better.next_observation[:, 1] < -1)]
+        assert np.mean(low.reward == 0.5) > 0.97
+        assert np.mean(better.reward[~beyond & (better.next_observation[:, 1] > -1)] == 0.1) > 0.97
+
+
+def test_rewards_alone_can_be_a_matter_of_the_parts():
+    """Where something else decides about terminals."""
+    regions = Regions.learn(risky_rows(20_000, beyond=0.0), (0.1, 0.5), False)
+    generated = risky_rows(5_000, beyond=1.0)
+    generated.reward[:] = RANDOM.choice([0.1, 0.5], 5_000)
+    better = taken(regions, generated)
+    assert np.mean((better.reward == 0.5) == (better.next_observation[:, 1] < -1)) > 0.97
+    assert better.terminal.mean() == pytest.approx(generated.terminal.mean(), abs=0.01)
+
+
+def test_there_are_no_parts_where_nothing_tells_them_or_too_few_rows_do():
+    assert Regions.learn(risky_rows(20_000, beyond=0.05, elsewhere=0.05), (), True) is None
+    assert Regions.learn(risky_rows(300), (), True) is None
+
+
+def test_regions_to_json_and_back():
+    regions = Regions.learn(risky_rows(5_000), (-1.0, 0.1, 0.5), True)
+    told = json.loads(json.dumps(regions.to_json()))
+    assert Regions.from_json(told) == regions
+    for change in ({"shares": []}, {"rewards": [1.0]}, {"rewards": [0.5, 0.1, -1.0]}, {"terminals": 3}, {"tree": {}}):
+        with pytest.raises(FormatError):
+            Regions.from_json(told | change)

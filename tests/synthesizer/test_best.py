@@ -161,6 +161,22 @@ def test_terminals_that_no_limit_explains_are_generated(caplog):
     assert model.sample(2_000, seed=0, progress=False).terminal.mean() == pytest.approx(rows.terminal.mean(), rel=0.5)
 
 
+def test_terminals_that_a_limit_only_makes_likely_stay_a_matter_of_chance(tmp_path):
+    """Seven of ten bodies below height 0 end there. A tree may not decide about that, and knows where it happens."""
+    rows = falling(6_000)
+    rows.terminal[:] &= np.random.default_rng(1).random(len(rows)) < 0.7
+    model = small().fit(rows, progress=False)
+    assert model.ending is None
+    made = model.sample(20_000, seed=0, progress=False)
+    below = made.next_observation[:, 0] < 0
+    assert made.terminal[below].mean() == pytest.approx(0.7, abs=0.1)
+    assert made.terminal[~below].mean() < 0.01
+    assert below.mean() == pytest.approx(np.mean(rows.next_observation[:, 0] < 0), rel=0.2)
+    model.save(tmp_path / "model.safetensors")
+    again = Synthesizer.load(tmp_path / "model.safetensors")
+    assert again.sample(2_000, seed=0, progress=False).equals(model.sample(2_000, seed=0, progress=False))
+
+
 def test_the_moments_are_matched(best):
     """Of a sampler that makes rows too wide: thirty steps of Euler's method."""
     model, real = best[0], falling()
