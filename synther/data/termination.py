@@ -328,15 +328,13 @@ class Regions:
     tree: TerminationTree
     rewards: tuple[float, ...]
     """In increasing order; empty where rewards are no matter of the parts."""
-    terminals: bool
-    """Whether terminals are."""
     shares: tuple[tuple[float, ...], ...]
     """Of each event in each node of the tree: each reward, first without and then with a terminal."""
 
     @classmethod
-    def learn(cls, rows: Transitions, rewards: Sequence[float], terminals: bool) -> Regions | None:
+    def learn(cls, rows: Transitions, rewards: Sequence[float]) -> Regions | None:
         """Of real rows with these `rewards`; None where a tree tells next to nothing."""
-        found = cls(TerminationTree((LEAF,), (0.0,), (LEAF,), (LEAF,), (False,)), tuple(rewards), terminals, ())
+        found = cls(TerminationTree((LEAF,), (0.0,), (LEAF,), (LEAF,), (False,)), tuple(rewards), ())
         events = found.events(rows)
         overall = np.bincount(events, minlength=2 * max(len(rewards), 1)) / max(len(rows), 1)
         unusual = events != overall.argmax()
@@ -363,7 +361,7 @@ class Regions:
         if self.rewards:
             values = np.array(self.rewards)
             paid = np.searchsorted(values[:-1] + np.diff(values) / 2, rows.reward.astype(np.float64))
-        return 2 * paid + (rows.terminal if self.terminals else 0)
+        return 2 * paid + rows.terminal
 
     def places(self, rows: Transitions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The node and the event of each row. (N,)"""
@@ -396,7 +394,7 @@ class Regions:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Regions:
         told = checked(entry, _Parts, "regions")
-        found = cls(TerminationTree.from_json(told["tree"]), told["rewards"], told["terminals"], told["shares"])
+        found = cls(TerminationTree.from_json(told["tree"]), told["rewards"], told["shares"])
         shape = len(found.tree.feature), 2 * max(len(found.rewards), 1)
         shares = [number for part in found.shares for number in part]
         fits = len(found.shares) == shape[0] and {len(part) for part in found.shares} == {shape[1]}
@@ -408,7 +406,6 @@ class Regions:
 class _Parts(TypedDict):
     tree: Any
     rewards: tuple[float, ...]
-    terminals: bool
     shares: tuple[tuple[float, ...], ...]
 
 

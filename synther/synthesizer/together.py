@@ -106,10 +106,10 @@ def learn_regions(
     (kind,) = layout.reward
     generated = isinstance(kind, (Binary, Codebook, Levels)) and class_count(kind) <= MOST_CATEGORIES
     rewards = [value for (value,) in class_rows(kind)] if generated else []
-    terminals = ending is None or ending.asks_for_reward(rows)
-    if not rewards and not (terminals and rows.terminal.any()):
+    decided = ending is not None and not ending.asks_for_reward(rows)
+    if not rewards and (decided or not rows.terminal.any()):
         return None
-    return _begun(partial(termination.Regions.learn, rows, rewards, terminals))
+    return _begun(partial(termination.Regions.learn, rows, rewards))  # what a terminal pays goes with it, if decided
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:

@@ -288,7 +288,7 @@ def taken(regions: Regions, generated: Transitions) -> Transitions:
 
 @pytest.mark.parametrize("rewards", [(), (-1.0, 0.1, 0.5)])
 def test_what_is_left_to_chance_comes_in_each_part_as_often_as_in_the_real_rows(rewards):
-    regions = Regions.learn(risky_rows(20_000), rewards, True)
+    regions = Regions.learn(risky_rows(20_000), rewards)
     generated = risky_rows(20_000, beyond=0.3, elsewhere=0.02)
     if rewards:
         generated.reward[:] = RANDOM.permutation(generated.reward)
@@ -305,25 +305,26 @@ def test_what_is_left_to_chance_comes_in_each_part_as_often_as_in_the_real_rows(
         assert np.mean(better.reward[~beyond & (better.next_observation[:, 1] > -1)] == 0.1) > 0.97
 
 
-def test_rewards_alone_can_be_a_matter_of_the_parts():
-    """Where something else decides about terminals."""
-    regions = Regions.learn(risky_rows(20_000, beyond=0.0), (0.1, 0.5), False)
-    generated = risky_rows(5_000, beyond=1.0)
-    generated.reward[:] = RANDOM.choice([0.1, 0.5], 5_000)
+def test_what_a_terminal_pays_goes_with_it():
+    """Terminals are decided, and rewards are not: half of the ends do not cost anything."""
+    regions = Regions.learn(risky_rows(20_000, beyond=1.0), (-1.0, 0.1, 0.5))
+    generated = risky_rows(20_000, beyond=1.0)
+    generated.reward[:] = np.where(RANDOM.random(20_000) < 0.5, generated.reward, RANDOM.choice([-1.0, 0.1], 20_000))
     better = taken(regions, generated)
-    assert np.mean((better.reward == 0.5) == (better.next_observation[:, 1] < -1)) > 0.97
-    assert better.terminal.mean() == pytest.approx(generated.terminal.mean(), abs=0.01)
+    assert np.mean(better.reward[better.terminal] == -1.0) > 0.97
+    assert np.mean(better.reward[~better.terminal] == -1.0) < 0.01
+    assert better.terminal.mean() == pytest.approx(generated.terminal.mean(), abs=0.002)
 
 
 def test_there_are_no_parts_where_nothing_tells_them_or_too_few_rows_do():
-    assert Regions.learn(risky_rows(20_000, beyond=0.05, elsewhere=0.05), (), True) is None
-    assert Regions.learn(risky_rows(300), (), True) is None
+    assert Regions.learn(risky_rows(20_000, beyond=0.05, elsewhere=0.05), ()) is None
+    assert Regions.learn(risky_rows(300), ()) is None
 
 
 def test_regions_to_json_and_back():
-    regions = Regions.learn(risky_rows(5_000), (-1.0, 0.1, 0.5), True)
+    regions = Regions.learn(risky_rows(5_000), (-1.0, 0.1, 0.5))
     told = json.loads(json.dumps(regions.to_json()))
     assert Regions.from_json(told) == regions
-    for change in ({"shares": []}, {"rewards": [1.0]}, {"rewards": [0.5, 0.1, -1.0]}, {"terminals": 3}, {"tree": {}}):
+    for change in ({"shares": []}, {"rewards": [1.0]}, {"rewards": [0.5, 0.1, -1.0]}, {"tree": {}}):
         with pytest.raises(FormatError):
             Regions.from_json(told | change)
