@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the processes that tests start; before anybody reads it
+os.environ.setdefault("SYNTHER_COMMIT", "tested")  # which git takes a while to tell, for every run
 
 import pytest
 from hypothesis import settings

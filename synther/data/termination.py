@@ -327,16 +327,17 @@ class Regions:
 
     tree: TerminationTree
     rewards: tuple[float, ...]
-    """In increasing order; empty where rewards are no matter of the parts."""
+    """Those that come again and again, in increasing order; empty where none does."""
     shares: tuple[tuple[float, ...], ...]
-    """Of each event in each node of the tree: each reward, first without and then with a terminal."""
+    """Of each event in each node of the tree: each reward, and then any other, first without and then with a
+    terminal."""
 
     @classmethod
     def learn(cls, rows: Transitions, rewards: Sequence[float]) -> Regions | None:
         """Of real rows with these `rewards`; None where a tree tells next to nothing."""
         found = cls(TerminationTree((LEAF,), (0.0,), (LEAF,), (LEAF,), (False,)), tuple(rewards), ())
         events = found.events(rows)
-        overall = np.bincount(events, minlength=2 * max(len(rewards), 1)) / max(len(rows), 1)
+        overall = np.bincount(events, minlength=found._count) / max(len(rows), 1)
         unusual = events != overall.argmax()
         ends, others = np.flatnonzero(unusual), np.flatnonzero(~unusual)
         if min(len(ends), len(others)) < 10 * FEWEST:
@@ -357,11 +358,14 @@ class Regions:
 
     def events(self, rows: Transitions) -> NDArray[np.int64]:
         """What happens in each row. (N,)"""
-        paid = np.zeros(len(rows), np.int64)
-        if self.rewards:
-            values = np.array(self.rewards)
-            paid = np.searchsorted(values[:-1] + np.diff(values) / 2, rows.reward.astype(np.float64))
-        return 2 * paid + rows.terminal
+        paid, values = rows.reward.astype(np.float64), np.append(self.rewards, np.inf)
+        place = np.searchsorted(values, paid)
+        return 2 * np.where(values[place] == paid, place, len(self.rewards)) + rows.terminal
+
+    @property
+    def _count(self) -> int:
+        """How many events there are."""
+        return 2 * (len(self.rewards) + 1)
 
     def places(self, rows: Transitions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The node and the event of each row. (N,)"""
@@ -377,7 +381,7 @@ class Regions:
 
     def _shares(self, rows: Transitions, weight: Array | None = None) -> Array:
         """Of each event in each node, where small nodes are drawn to the one above them. (M, E)"""
-        tree, counts = self.tree, np.zeros((len(self.tree.feature), 2 * max(len(self.rewards), 1)))
+        tree, counts = self.tree, np.zeros((len(self.tree.feature), self._count))
         np.add.at(counts, self.places(rows), 1.0 if weight is None else weight)
         inner = [node for node, feature in enumerate(tree.feature) if feature != LEAF]
         for node in reversed(inner):
@@ -395,7 +399,7 @@ class Regions:
     def from_json(cls, entry: Mapping[str, Any]) -> Regions:
         told = checked(entry, _Parts, "regions")
         found = cls(TerminationTree.from_json(told["tree"]), told["rewards"], told["shares"])
-        shape = len(found.tree.feature), 2 * max(len(found.rewards), 1)
+        shape = len(found.tree.feature), found._count
         shares = [number for part in found.shares for number in part]
         fits = len(found.shares) == shape[0] and {len(part) for part in found.shares} == {shape[1]}
         if not fits or not all(0 <= number <= 1 for number in shares) or (np.diff(found.rewards) <= 0).any():

@@ -101,11 +101,12 @@ def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.
 def learn_regions(
     rows: Transitions, layout: Layout, ending: termination.TerminationTree | None
 ) -> Future[termination.Regions | None] | None:
-    """Begin to learn how often terminals, and rewards of a few values, come in each part of the world, where nothing
-    but the network decides about them, likewise."""
+    """Begin to learn how often terminals, and rewards that come again and again, come in each part of the world, where
+    nothing but the network decides about them, likewise."""
     (kind,) = layout.reward
-    generated = isinstance(kind, (Binary, Codebook, Levels)) and class_count(kind) <= MOST_CATEGORIES
-    rewards = [value for (value,) in class_rows(kind)] if generated else []
+    rewards: Sequence[float] = kind.spikes if isinstance(kind, Spiked) else ()
+    if isinstance(kind, (Binary, Codebook, Levels)) and class_count(kind) <= MOST_CATEGORIES:
+        rewards = [value for (value,) in class_rows(kind)]
     decided = ending is not None and not ending.asks_for_reward(rows)
     if not rewards and (decided or not rows.terminal.any()):
         return None

@@ -316,6 +316,24 @@ def test_what_a_terminal_pays_goes_with_it():
     assert better.terminal.mean() == pytest.approx(generated.terminal.mean(), abs=0.002)
 
 
+def test_any_other_reward_is_one_event():
+    """Nothing is paid, except beyond 1.5, where it is some number: more than half of it was generated elsewhere."""
+
+    def world(count: int) -> Transitions:
+        rows = risky_rows(count, beyond=0.0)
+        rows.reward[:] = np.where(rows.next_observation[:, 0] > 1.5, RANDOM.normal(3, 1, count), 0.0)
+        return rows
+
+    regions = Regions.learn(world(20_000), (0.0,))
+    generated = world(20_000)
+    generated.reward[:] = np.where(RANDOM.random(20_000) < 0.1, RANDOM.permutation(generated.reward), generated.reward)
+    generated.reward[:] = np.where(RANDOM.random(20_000) < 0.5, generated.reward, 0.0)
+    better = taken(regions, generated)
+    beyond = better.next_observation[:, 0] > 1.5
+    assert np.mean((better.reward != 0) == beyond) > 0.995
+    assert better.reward[beyond].std() == pytest.approx(1.0, abs=0.1)
+
+
 def test_there_are_no_parts_where_nothing_tells_them_or_too_few_rows_do():
     assert Regions.learn(risky_rows(20_000, beyond=0.05, elsewhere=0.05), ()) is None
     assert Regions.learn(risky_rows(300), ()) is None
