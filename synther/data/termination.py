@@ -340,7 +340,7 @@ class Regions:
         overall = np.bincount(events, minlength=found._count) / max(len(rows), 1)
         unusual = events != overall.argmax()
         ends, others = np.flatnonzero(unusual), np.flatnonzero(~unusual)
-        if min(len(ends), len(others)) < 10 * FEWEST:
+        if min(len(ends), len(others)) < 4 * FEWEST:
             return None
         draw = np.random.default_rng(len(rows))
         kept = draw.permutation(others)[:MOST_OTHERS]
