@@ -249,6 +249,8 @@ class Synthesizer:
         moments = Moments.of(task.matrix).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
         regions = None if task.regions is None else task.regions.result()
+        if usual is not None and task.ending is not None and not task.ending.asks_for_reward(rows):
+            regions = None  # both are decided
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
