@@ -188,8 +188,8 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
     basis = np.empty((0, len(states)))  # orthonormal, of the columns that are kept
     found: list[Identity] = []
     for column in range(states.shape[1]):
-        if not 0 < std[column] < np.inf:
-            continue
+        if not 0 < std[column] < np.inf or states[:, column].min() == states[:, column].max():
+            continue  # the mean of equal numbers is rounded
         own = (states[:, column] - mean[column]) / std[column]
         left = own - basis.T @ (basis @ own)
         left -= basis.T @ (basis @ left)

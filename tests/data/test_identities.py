@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,18 @@ def test_columns_that_say_the_same_hold_in_whatever_row(dtype):
     back = found.layout.unpack(found.layout.pack(real))
     np.testing.assert_allclose(back.observation, real.observation, atol=1e-6)
     np.testing.assert_allclose(back.next_observation, real.next_observation, atol=1e-6)
+
+
+def test_a_constant_whose_mean_is_rounded_hides_nothing():
+    """The cosine of a right angle is 6e-17, and so is the mean of many of them, nearly."""
+    real = rows(np.float64)
+    real = replace(real, observation=with_column(real.observation), next_observation=with_column(real.next_observation))
+    assert np.concatenate([real.observation, real.next_observation]).std(0)[0] > 0
+    assert derived(prepared(real).layout, "observation") == [5, 6, 7]
+
+
+def with_column(states: np.ndarray) -> np.ndarray:
+    return np.c_[np.full(len(states), np.cos(np.pi / 2)), states]
 
 
 def test_identities_can_be_read():
