@@ -328,7 +328,8 @@ class Units(NamedTuple):
         overflows."""
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = x.mean(0), x.std(0)
-        return cls(mean, np.where(std > 0, std, 1.0)) if np.isfinite((*mean, *std)).all() else None
+        varies = (x != x[:1]).any(0) & (std > 0)  # the mean of equal numbers is rounded
+        return cls(mean, np.where(varies, std, 1.0)) if np.isfinite((*mean, *std)).all() else None
 
     def undone(self, slopes: Matrix, level: float) -> tuple[tuple[float, ...], float]:
         """Slopes and level of the same line in columns as they were before they were put into these units."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.data.lattices import Straight, grain_of
+from synther.data.lattices import Straight, Units, grain_of
 from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.transitions import Transitions
@@ -113,3 +113,10 @@ def test_lines_are_those_of_least_squares_also_where_columns_say_the_same(share:
     best = np.linalg.lstsq(np.column_stack([x, np.ones(3_000)])[known], y[known], rcond=None)[0]
     np.testing.assert_allclose([*slopes, level], best, atol=1e-6)
     np.testing.assert_allclose(lines(slopes, level), x @ slopes + level, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, np.cos(np.pi / 2), 1e9 / 3])
+def test_a_column_that_never_changes_has_a_unit_of_one(value):
+    """Though its mean is rounded, and so its std is not 0."""
+    x = np.c_[np.full(5_000, value), np.linspace(-1, 1, 5_000)]
+    np.testing.assert_allclose(Units.of(x).std, [1, x[:, 1].std()])
