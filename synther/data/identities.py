@@ -45,6 +45,7 @@ _AMPLIFIED = 3.0  # times the error of others that a column may get from them
 _NOTHING = 1e-4  # stds of a column below which another one has no part in it
 _DIGITS = 6  # of weights, if that does
 _MOST_VALUES = 64  # of a column that others are looked up by
+_ANY_FEW = 4  # values, which a network can learn by heart
 
 
 class Parent(NamedTuple):
@@ -241,7 +242,8 @@ def _looked_up(layout: Layout, states: Matrix, rows: Transitions) -> list[Identi
     """The columns of a few values each whose value tells that of an earlier column, and the other way round, in all
     rows and on both sides. `states` is a sample, for a first look.
 
-    A column that is told by another one but does not tell it stays: outcomes may follow from its numbers.
+    A column that is told by another one but does not tell it stays: outcomes may follow from its numbers. So do the
+    coordinates of a few goals, of which one does not say by a line what the other is.
     """
     few = {column: kind for column, kind in by_column(layout.observation).items() if isinstance(kind, _FEW)}
     kept: dict[int, tuple[NDArray[np.int64], int]] = {}
@@ -254,11 +256,25 @@ def _looked_up(layout: Layout, states: Matrix, rows: Transitions) -> list[Identi
             if count == len(values) and len(np.unique(theirs * count + codes)) == count
         ]
         pairs = _pairs(rows, same[0], own) if same else ()
-        if pairs and all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True)):
+        if pairs and all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True)) and _on_a_line(pairs):
             found += [Identity(side, own, (Parent(side, same[0], 0.0),), 0.0, pairs) for side in (_HERE, _THERE)]
         elif 1 < len(values) <= _MOST_VALUES:
             kept[own] = codes, len(values)
     return found
+
+
+def _on_a_line(pairs: Sequence[tuple[float, float]]) -> bool:
+    """Whether all pairs but one lie on a line: that one may say that there is nothing. Any four are few enough."""
+    points = np.array(pairs)
+    if len(points) <= _ANY_FEW:
+        return True
+    with np.errstate(all="ignore"):  # of numbers too large to be squared, nothing is known
+        for left_out in range(len(points)):
+            some = np.delete(points, left_out, axis=0)
+            at, own = ((some - some.mean(0)) / some.std(0)).T
+            if np.abs((at * own).mean() * at - own).max() <= _NOTHING:
+                return True
+    return False
 
 
 def _pairs(rows: Transitions, *columns: int) -> tuple[tuple[float, float], ...]:

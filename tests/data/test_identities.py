@@ -162,7 +162,7 @@ def test_a_guide_sees_what_follows_and_its_gradient_reaches_what_it_follows_from
 def gates(seed: int) -> np.ndarray:
     """The height of a gate among a few, with 0 for none; its upper edge, 1 for none; half of the heights; a number."""
     draw = np.random.default_rng(seed)
-    height = draw.choice([0.0, 0.2, 0.25, 0.4], size=ROWS, p=[0.9, 0.05, 0.045, 0.005])
+    height = draw.choice([0.0, 0.2, 0.25, 0.3, 0.4, 0.7], size=ROWS, p=[0.85, 0.05, 0.045, 0.025, 0.025, 0.005])
     return np.c_[height, np.where(height == 0, 1.0, height + 0.15), height > 0.22, draw.normal(size=ROWS)]
 
 
@@ -186,6 +186,15 @@ def test_other_names_for_a_few_values_come_back_with_these():
     np.testing.assert_allclose(seen[:, 1], real.observation[:200, 1], atol=1e-6)
     real.next_observation[-1, 1] = 0.7  # a fifth name, for a value that has one
     assert derived(prepared(real).layout, "observation") == []
+
+
+def test_goals_are_not_other_names_for_their_first_coordinates():
+    """Thirty of them. An action that goes towards one could not be told from its first coordinate."""
+    draw = np.random.default_rng(0)
+    goals = draw.uniform(-1, 1, (30, 2))
+    here, there = (np.c_[goals[draw.integers(30, size=ROWS)], draw.normal(size=ROWS)] for _ in range(2))
+    real = Transitions(here, draw.uniform(-1, 1, (ROWS, 1)), draw.normal(size=ROWS), there, np.zeros(ROWS, bool))
+    assert prepared(real).layout.identities == ()
 
 
 @pytest.mark.parametrize(
