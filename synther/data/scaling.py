@@ -125,6 +125,10 @@ class Scaler:
     def _scale(self) -> Matrix:
         return np.array(self.scale, np.float64)
 
+    @cached_property
+    def _to_scores(self) -> Lines:
+        return Lines([curve.to_scores for _, curve in self.curves], _CPU)
+
     def transform(self, matrix: Array) -> Matrix:
         """Raw (N, D) to scaled (N, D)."""
         self._check_width(matrix)
@@ -133,12 +137,11 @@ class Scaler:
         if self.residuals is not None:
             self.residuals.take_out(scaled)
         if self.curves:
-            lines = Lines([curve.to_scores for _, curve in self.curves], _CPU)
             curved = [column for column, _ in self.curves]
             for start in range(0, len(scaled), _BLOCK):
                 part = slice(start, start + _BLOCK)
                 columns = torch.from_numpy(np.ascontiguousarray(scaled[part, curved].T))
-                scaled[part, curved] = lines.follow(columns).numpy().T
+                scaled[part, curved] = self._to_scores.follow(columns).numpy().T
         return scaled
 
     def inverse(self, matrix: Array) -> Matrix:

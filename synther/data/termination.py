@@ -42,7 +42,7 @@ LEAF, SURFACE = -1, -2
 """The feature of a leaf, and that of a node which asks for the height above the surface."""
 
 _MOST_EVENTS = 6  # that a tree tells apart
-_TELLING = 0.6  # precision and recall from which the parts of a tree are told apart by what happens there
+_TELLING = 0.6  # precision and recall from which a tree's leaves are used as parts of the world
 _BELIEVED = 10.0  # rows by which what happens in a part is drawn to what happens around it
 _HOPELESS = 0.5  # precision and recall in one fifth of the rows below which the others are not asked about
 _MOST_ENDS, _NEIGHBOURS = 2_000, 5  # that tell the price of a terminal
@@ -191,11 +191,8 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     ends, others = np.flatnonzero(truth), np.flatnonzero(~truth)
     if min(len(ends), len(others)) < 10 * FEWEST:
         return None
-    draw = np.random.default_rng([seed, len(rows)])
-    kept = draw.permutation(others)[:MOST_OTHERS]
-    chosen = draw.permutation(np.concatenate([ends, kept]))
+    chosen, weight = _chosen(ends, others, np.random.default_rng([seed, len(rows)]))
     terminal = truth[chosen]
-    weight = np.where(terminal, 1.0, len(others) / len(kept))
     rarer = len(ends) <= len(others)  # the answer whose rows a tree could miss and still be right about most
     told = rows[chosen]
     for asked in (unpaid(told), told) if told.reward.any() else (told,):
@@ -209,6 +206,13 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
         if right >= TRUSTED:
             return _grown(features, terminal, weight, rarer, computed)
     return None
+
+
+def _chosen(ends: Array, others: Array, draw: np.random.Generator) -> tuple[Array, Array]:
+    """The rows that a tree is fitted on, in random order: all `ends` and not too many `others`. And their weights."""
+    kept = draw.permutation(others)[:MOST_OTHERS]
+    chosen = draw.permutation(np.concatenate([ends, kept]))
+    return chosen, np.where(np.isin(chosen, ends), 1.0, len(others) / len(kept))
 
 
 def _grown(
@@ -342,10 +346,8 @@ class Regions:
         ends, others = np.flatnonzero(unusual), np.flatnonzero(~unusual)
         if min(len(ends), len(others)) < 4 * FEWEST:
             return None
-        draw = np.random.default_rng(len(rows))
-        kept = draw.permutation(others)[:MOST_OTHERS]
-        chosen = draw.permutation(np.concatenate([ends, kept]))
-        weight, some, asked = np.where(unusual, 1.0, len(others) / len(kept))[chosen], unpaid(rows), unusual[chosen]
+        chosen, weight = _chosen(ends, others, np.random.default_rng(len(rows)))
+        some, asked = unpaid(rows), unusual[chosen]
         features = _features(some[chosen])
         rarer = len(ends) <= len(others)
         if _rightness(features, asked, weight, some[chosen], rarer) < _TELLING:
