@@ -198,8 +198,8 @@ class Conditions:
     starts: float | None = None
     """The share of real rows that begin an episode. None: starts are no condition of this model."""
     examples: tuple[Array, ...] = field(default=(), compare=False)
-    """Quantiles of the named conditions in some real rows (M, K): of those that go on with an episode and of those that
-    begin one; of all, where starts are no condition."""
+    """Quantiles of the named conditions in some real rows (M, K). Two arrays where starts are a condition: of rows that
+    begin no episode, and of rows that begin one. Else one array."""
 
     @property
     def count(self) -> int:
@@ -331,8 +331,8 @@ def _weight(weight: float) -> float:
 class Asking:
     """What the rows of a model are asked to be. Starts come at their real share.
 
-    Where nothing is asked, the network is told conditions as real rows have them. Told none, it makes worse rows: it
-    has seen few without them.
+    If nothing is asked, the network gets the conditions of random real rows. Without conditions it would make worse
+    rows, because it learned from few rows without them.
     """
 
     conditions: Conditions
@@ -341,7 +341,8 @@ class Asking:
     starts: float | None = None
     """The share of rows that begin an episode; None: that of the real rows."""
     hidden: bool = False
-    """The network is told no condition that is not asked for, because the rest of a row decides about it."""
+    """Whether conditions that are not asked for stay unknown. Part of each row is then given, and random ones might not
+    fit it."""
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
         """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""

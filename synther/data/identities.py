@@ -4,9 +4,9 @@ A network makes each of them with an error of its own, so that they contradict e
 that follow from each other cannot tell which of them an outcome follows from. So the matrix does without them, and rows
 come back with what the others say.
 
-Inside an observation, and likewise inside the next one, a column may be a sum of multiples of others, or tell
-one of a few values by another name. A column of the next observation may be a copy of one of the
-observation or of the action.
+Inside an observation, and likewise inside the next one, a column may be a sum of multiples of others. Or it has a few
+values, one for each value of another column. A column of the next observation may be a copy of one of the observation
+or of the action.
 
 NOTE[paper]: the reference generates all columns.
 """
@@ -242,8 +242,8 @@ def _looked_up(layout: Layout, states: Matrix, rows: Transitions) -> list[Identi
     """The columns of a few values each whose value tells that of an earlier column, and the other way round, in all
     rows and on both sides. `states` is a sample, for a first look.
 
-    A column that is told by another one but does not tell it stays: outcomes may follow from its numbers. So do the
-    coordinates of a few goals, of which one does not say by a line what the other is.
+    A column that follows from another one, but not the other way round, stays: outcomes may follow from its numbers.
+    The two coordinates of a few goals stay as well, because no line leads from one to the other.
     """
     few = {column: kind for column, kind in by_column(layout.observation).items() if isinstance(kind, _FEW)}
     kept: dict[int, tuple[NDArray[np.int64], int]] = {}

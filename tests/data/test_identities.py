@@ -171,7 +171,7 @@ def test_other_names_for_a_few_values_come_back_with_these():
     action, reward, flags = draw.uniform(-1, 1, (ROWS, 1)), draw.normal(size=ROWS), np.zeros(ROWS, bool)
     real = Transitions(gates(1).astype(np.float32), action, reward, gates(2).astype(np.float32), flags)
     found = prepared(real)
-    # The third column is told by the first, but does not tell it.
+    # The third column follows from the first, but not the first from the third.
     assert derived(found.layout, "observation") == derived(found.layout, "next_observation") == [1]
     assert found.layout.computed[0] == "observation[1] follows from observation[0]"
     assert through_json(found.layout) == found.layout
