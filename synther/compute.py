@@ -294,6 +294,27 @@ class Lane:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
+class Lanes:
+    """Several of them, for pieces of work that need not wait for each other: each takes the next lane."""
+
+    def __init__(self, device: torch.device, count: int = 4) -> None:
+        self._lanes = [Lane(device) for _ in range(count)]
+        self._taken = 0
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        lane = self._lanes[self._taken % len(self._lanes)]
+        self._taken += 1
+        with lane.aside():
+            yield
+
+    def join(self) -> None:
+        """Wait for all that was done aside since the last time."""
+        for lane in self._lanes[: self._taken]:
+            lane.join()
+        self._taken = 0
+
+
 def capture(
     update: Callable[[], None],
     device: torch.device,

@@ -1,9 +1,8 @@
 """The loss of a batch and its gradient, for one network or several of one shape, each on a batch of its own.
 
 `ByAutograd` takes any network and any loss. `ByHand` is the fast path of `Network` under the squared error: the network
-is a dozen matrix products, and so is its derivative. Each gradient lands where the optimiser wants it, all weight
-gradients of the blocks are one batched product, which fills a GPU where six small ones leave it idle, and nothing is
-kept that is not needed. A test compares both.
+is a dozen matrix products, and so is its derivative. Each gradient lands where the optimiser wants it, and what comes
+before and after a product is done with it. A test compares both.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from synther import compute
 from synther.diffusion.config import NetworkConfig
 from synther.diffusion.edm import Loss, Problem, squared_error
 from synther.diffusion.networks import DenoisingNetwork, Network
+from synther.kernels.dense import dense
 
 _NARROW = 512  # columns
 _ALIGN = 64  # elements: every tensor starts on an address that fast matrix kernels accept
@@ -134,6 +133,7 @@ class ByHand:
         self.working = weights.to(dtype)  # the weights themselves, where they have this type
         self.gradient = torch.zeros_like(self.working)
         self._networks, self._alone = networks, len(networks) == 1
+        self._lanes = compute.Lanes(weights.device)
         # Without the axis of members, the products of one network are single ones, which have the faster kernels.
         self._weights, self._into = (
             flat.views(stack[0] if self._alone else stack) for stack in (self.working, self.gradient)
@@ -144,7 +144,8 @@ class ByHand:
 
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
         given = (condition[0], inputs[0], target[0]) if self._alone else (condition, inputs, target)
-        return written_out(self._weights, *given, self._into, skip=self._networks[0].skip).view(-1)
+        skip = self._networks[0].skip
+        return written_out(self._weights, *given, self._into, skip=skip, lanes=self._lanes).view(-1)
 
 
 def is_narrow(network: object) -> bool:
@@ -164,6 +165,7 @@ def written_out(
     gradient: dict[str, Tensor],
     *,
     skip: bool,
+    lanes: compute.Lanes,
 ) -> Tensor:
     """Write the derivative of mean((F - target)^2) into `gradient`, and return this loss in the target's type.
 
@@ -173,63 +175,63 @@ def written_out(
     """
     w, g = weights, gradient
     block_weights, block_biases = w["block_weight"].unbind(-3), w["block_bias"].unbind(-2)
-    blocks, several = len(block_weights), rows.ndim == 3
+    of_weights, of_biases = g["block_weight"].unbind(-3), g["block_bias"].unbind(-2)
+    blocks, lead, width = len(block_weights), rows.shape[:-1], block_weights[0].shape[-1]
+
+    def forwards(x: Tensor, name: str, **options: Any) -> Tensor:
+        return dense(x, compute.right_factor(w[f"{name}.weight"]), bias=w[f"{name}.bias"], **options)
 
     # Forwards.
-    level = _linear(features, w["level_in.weight"], w["level_in.bias"])
-    level_hidden = functional.silu(level)
-    embedding = _linear(level_hidden, w["level_out.weight"], w["level_out.bias"] + w["row_in.bias"])
-    (embedding.baddbmm_ if several else embedding.addmm_)(rows, compute.right_factor(w["row_in.weight"]))
-    x = _linear(embedding, w["widen.weight"], w["widen.bias"])
-    hidden = x.new_empty(blocks + 1, *x.shape)  # what enters each product: (L + 1, B, W)
-    for block in range(blocks):
-        torch.clamp_min(x, 0, out=hidden[block])
-        y = _linear(hidden[block], block_weights[block], block_biases[block])
-        x = y.add_(x) if skip else y
-    torch.clamp_min(x, 0, out=hidden[blocks])
-    error = _linear(hidden[blocks], w["row_out.weight"], w["row_out.bias"]) - target
+    with lanes.aside():
+        embedded_rows = forwards(rows, "row_in")
+        ones = rows.new_ones(*rows.shape[:-2], 1, rows.shape[-2])
+    level_hidden = rows.new_empty(*lead, w["level_in.bias"].shape[-1])
+    level = forwards(features, "level_in", kind="silu", activated=level_hidden)
+    lanes.join()
+    embedding = forwards(level_hidden, "level_out", skip=embedded_rows)
+    hidden = rows.new_empty(blocks + 1, *lead, width)  # what enters each product: (L + 1, B, W)
+    x = forwards(embedding, "widen", activated=hidden[0])
+    for block, (weight, bias) in enumerate(zip(block_weights, block_biases, strict=True)):
+        right = compute.right_factor(weight)
+        x = dense(hidden[block], right, bias=bias, skip=x if skip else None, activated=hidden[block + 1])
+    count = target.shape[-2:].numel()
+    d_out = forwards(hidden[blocks], "row_out", target=target, scale=2 / count)
 
-    # Backwards. A sum over the batch is a product with ones, which is faster than a reduction.
-    ones = x.new_ones(*x.shape[:-2], 1, x.shape[-2])
-    d_out = (error * (2 / error.shape[-2:].numel())).to(x.dtype)
-    _layer_gradient(d_out, hidden[blocks], ones, g["row_out.weight"], g["row_out.bias"])
-    active = hidden.sign()
+    # Backwards. What the next layer does not need is done aside.
     d_x = torch.empty_like(hidden)  # the gradient of the first block's input and of each block's output: (1 + L, B, W)
-    torch.mul(d_out @ w["row_out.weight"], active[blocks], out=d_x[blocks])
+
+    def product(a: Tensor, b: Tensor, out: Tensor) -> None:
+        with lanes.aside():
+            (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out=out)
+
+    def layer_gradient(d_out: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
+        product(d_out.mT, x, weight)
+        product(ones, d_out, bias.unsqueeze(-2))  # a sum over the batch, faster than a reduction
+
+    def block_gradients(first: int, end: int) -> None:
+        if rows.ndim == 3:
+            for block in range(first, end):
+                layer_gradient(d_x[block + 1], hidden[block], of_weights[block], of_biases[block])
+        elif first < end:  # one batched product fills a GPU where small ones leave it idle
+            d_after = d_x[first + 1 : end + 1]
+            product(d_after.mT, hidden[first:end], g["block_weight"][first:end])
+            product(ones.expand(end - first, -1, -1), d_after, g["block_bias"][first:end].unsqueeze(1))
+
+    layer_gradient(d_out, hidden[blocks], g["row_out.weight"], g["row_out.bias"])
+    with lanes.aside():
+        loss = d_out.to(target.dtype).square().sum((-2, -1)) * (count / 4)
+    dense(d_out, w["row_out.weight"], slope=hidden[blocks], out=d_x[blocks])
     for block in reversed(range(blocks)):
-        if several:
-            into = g["block_weight"][:, block], g["block_bias"][:, block]
-            _layer_gradient(d_x[block + 1], hidden[block], ones, *into)
-        through = d_x[block + 1] @ block_weights[block]
-        if skip:
-            torch.addcmul(d_x[block + 1], through, active[block], out=d_x[block])
-        else:
-            torch.mul(through, active[block], out=d_x[block])
-    if not several:
-        torch.bmm(d_x[1:].mT, hidden[:blocks], out=g["block_weight"])
-        torch.matmul(ones, d_x[1:], out=g["block_bias"].unsqueeze(1))
-    _layer_gradient(d_x[0], embedding, ones, g["widen.weight"], g["widen.bias"])
-    d_embedding = d_x[0] @ w["widen.weight"]
-    _layer_gradient(d_embedding, rows, ones, g["row_in.weight"], g["row_in.bias"])
-    _product(d_embedding.mT, level_hidden, g["level_out.weight"])
-    g["level_out.bias"].copy_(g["row_in.bias"])
-    d_level = torch.ops.aten.silu_backward(d_embedding @ w["level_out.weight"], level)
-    _layer_gradient(d_level, features, ones, g["level_in.weight"], g["level_in.bias"])
-    return error.square().mean((-2, -1))
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x (B, in), weight (out, in), bias (out,): (B, out); or each with an axis of members in front."""
-    if x.ndim == 2:
-        return torch.addmm(bias, x, compute.right_factor(weight))
-    return torch.baddbmm(bias.unsqueeze(1), x, compute.right_factor(weight))
-
-
-def _layer_gradient(d_out: Tensor, x: Tensor, ones: Tensor, weight: Tensor, bias: Tensor) -> None:
-    """Write the gradients of a layer into `weight` and `bias`, from the gradient of its output and its input."""
-    _product(d_out.mT, x, weight)
-    _product(ones, d_out, bias.unsqueeze(-2))
-
-
-def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out=out)
+        if block == blocks // 2:
+            block_gradients(block, blocks)
+        d_after = d_x[block + 1]
+        dense(d_after, block_weights[block], slope=hidden[block], skip=d_after if skip else None, out=d_x[block])
+    block_gradients(0, blocks // 2)
+    layer_gradient(d_x[0], embedding, g["widen.weight"], g["widen.bias"])
+    d_embedding = dense(d_x[0], w["widen.weight"])
+    layer_gradient(d_embedding, rows, g["row_in.weight"], g["row_in.bias"])
+    layer_gradient(d_embedding, level_hidden, g["level_out.weight"], g["level_out.bias"])
+    d_level = dense(d_embedding, w["level_out.weight"], kind="silu", slope=level)
+    layer_gradient(d_level, features, g["level_in.weight"], g["level_in.bias"])
+    lanes.join()
+    return loss

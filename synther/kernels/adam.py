@@ -13,6 +13,19 @@ except ImportError:  # PyTorch for CPUs comes without it
     triton = None
 
 _BLOCK = 1024
+_SUMS = 256  # programs that sum the squares of a gradient
+
+
+def sums_of_squares(gradient: Tensor) -> Tensor:
+    """Sums (S, K) of the squares of S gradients (S, P): the squared norm of each is the sum of its K."""
+    if triton is None or not gradient.is_cuda:
+        precise = torch.promote_types(gradient.dtype, torch.float32)
+        norm: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True, dtype=precise)
+        return norm.square()
+    members, size = gradient.shape
+    sums = gradient.new_empty(members, _SUMS, dtype=torch.float32)
+    _squares_kernel[(_SUMS, members)](gradient, sums, size, _SUMS, 2048, num_warps=8)
+    return sums
 
 
 def adam_step(
@@ -24,9 +37,10 @@ def adam_step(
     step: Tensor,
     rate: Tensor,
     *,
-    max_grad_norm: float | None,
     beta1: float,
     beta2: float,
+    max_grad_norm: float | None = None,
+    squares: Tensor | None = None,
     epsilon: float = 1e-8,
     decay: float = 0.0,
     follower: Tensor | None = None,
@@ -36,23 +50,24 @@ def adam_step(
 
     All tensors have the same shape, are contiguous and are updated in place. `weights`, `mean` and `square` are
     float32. `gradient` and `working` have the network's dtype, and `working` may be `weights` itself. `step` (from 1)
-    and `rate` are scalars on the device. With a `max_grad_norm` of None the gradient is not clipped. Weights first
-    shrink by the fraction `rate * decay`, as in AdamW. Then `follower`
-    (such as the weights of a target network) moves by the fraction `tau` towards the new weights.
+    and `rate` are scalars on the device. With a `max_grad_norm`, the tensors are (S, P), and `squares` are the
+    `sums_of_squares` of the gradient: the norm of each row is clipped. Weights first shrink by the fraction
+    `rate * decay`, as in AdamW. Then `follower` (such as the weights of a target network) moves by the fraction `tau`
+    towards the new weights.
     """
-    # Without clipping the norm is not used; `step` is a placeholder.
-    norm = step if max_grad_norm is None else torch.linalg.vector_norm(gradient, dtype=weights.dtype)
     if triton is not None and weights.is_cuda:
-        size = weights.numel()
-        grid = (triton.cdiv(size, _BLOCK),)
-        _adam_kernel[grid](
-            weights, working, gradient, mean, square, norm, step, rate, weights if follower is None else follower,
-            size, max_grad_norm or 0.0, beta1, beta2, epsilon, decay, tau,
-            max_grad_norm is not None, follower is not None, _BLOCK,
+        members, sums = (1, 1) if squares is None else squares.shape
+        size = weights.numel() // members
+        # Without clipping no sums are read; `step` is a placeholder.
+        _adam_kernel[(triton.cdiv(size, _BLOCK), members)](
+            weights, working, gradient, mean, square, step if squares is None else squares, step, rate,
+            weights if follower is None else follower, size, max_grad_norm or 0.0, beta1, beta2, epsilon, decay, tau,
+            squares is not None, follower is not None, _BLOCK, sums,
         )  # fmt: skip
         return
     clipped = gradient.to(weights.dtype)
-    if max_grad_norm is not None:
+    if squares is not None and max_grad_norm is not None:
+        norm = squares.sum(1, keepdim=True).sqrt()
         clipped = clipped * (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
     adamw(
         [weights], [clipped], [mean], [square], [], [step - 1], fused=True, amsgrad=False, maximize=False,
@@ -67,17 +82,28 @@ def adam_step(
 if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _squares_kernel(gradient, sums, size, SUMS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        start = gradient + tl.program_id(1).to(tl.int64) * size
+        total = tl.zeros((BLOCK,), dtype=tl.float32)
+        for first in range(tl.program_id(0) * BLOCK, size, SUMS * BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            value = tl.load(start + at, at < size, 0.0).to(tl.float32)
+            total += value * value
+        tl.store(sums + tl.program_id(1) * SUMS + tl.program_id(0), tl.sum(total, 0))
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _adam_kernel(  # type: ignore[no-untyped-def]
-        weights, working, gradient, mean, square, norm, step, rate, follower,
+        weights, working, gradient, mean, square, squares, step, rate, follower,
         size, max_grad_norm, beta1, beta2, epsilon, decay, tau,
-        CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr,
+        CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
     ):  # fmt: skip
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < size
+        member, place = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside, at = place < size, member.to(tl.int64) * size + place
         count = tl.load(step)
         clipped = tl.load(gradient + at, inside).to(tl.float32)
         if CLIP:
-            clipped *= tl.minimum(max_grad_norm / (tl.load(norm) + 1e-6), 1.0)
+            norm = tl.sqrt(tl.sum(tl.load(squares + member * SUMS + tl.arange(0, SUMS)), 0))
+            clipped *= tl.minimum(max_grad_norm / (norm + 1e-6), 1.0)
         m = tl.load(mean + at, inside)
         m += (clipped - m) * (1 - beta1)
         v = tl.load(square + at, inside)
