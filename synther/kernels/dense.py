@@ -39,7 +39,8 @@ def dense(
     at `slope`, its input (for ReLU, its output does as well). `skip` is added. `target` is subtracted, and the
     difference multiplied by `scale`. The activation of y is written to `activated`, and y itself to `out`.
     """
-    if _runs_on_triton(a):
+    alone = all(each is None for each in (bias, slope, skip, target, activated))
+    if _runs_on_triton(a) and not alone:
         return _dense_triton(a, b, bias, slope, skip, target, scale, kind, activated, out)
     if bias is None:
         y = torch.matmul(a, b)
