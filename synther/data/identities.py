@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -70,10 +71,11 @@ class Identity:
         """Write the column into fields (N, W)."""
         if self.values:
             ((field, column, _),) = self.parents
-            given = fields[field][:, column].double().contiguous()
-            at, own = torch.tensor(self.values, dtype=torch.float64, device=given.device).T
-            nearest = torch.searchsorted((at[1:] + at[:-1]) / 2, given)
-            fields[self.field][:, self.column] = own[nearest].to(fields[self.field].dtype)
+            given = fields[field][:, column].double()
+            own = torch.full_like(given, self.values[0][1])
+            for (before, _), (at, name) in pairwise(self.values):  # no tables: a GPU cannot take them from main memory
+                own.masked_fill_(given > (before + at) / 2, name)
+            fields[self.field][:, self.column] = own.to(fields[self.field].dtype)
             return
         if self.is_copy:
             ((field, column, _),) = self.parents
