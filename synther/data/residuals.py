@@ -38,9 +38,10 @@ Matrix = NDArray[np.float64]
 
 MOST_ROWS = 1 << 16
 """Rows that a regression is fitted on, evenly drawn from all of them: more change nothing."""
-_NARROW = 4e-4
-"""Variance of a direction among given columns below which it explains nothing: the square of the error, in stds,
-that generated columns may have. Where columns nearly follow from each other, large weights would multiply that error.
+_ERROR = 0.02
+"""Error, in stds, that generated columns may have. Where given columns nearly follow from each other, large weights
+would multiply it: directions among them that vary less explain nothing, and bends are fitted to inputs that are off by
+so much.
 """
 _TRIED = 1 << 14  # rows on which bends are tried
 _NOTHING = SMALLEST**2  # variance, of 1, below which an outcome explains nothing about others
@@ -274,14 +275,14 @@ class _Lines:
         self, x: Matrix, y: Matrix, learned: NDArray[np.bool_], first: Sequence[int], *, bent: bool = False
     ) -> None:
         known, told = x[learned], y[learned]
-        slopes = least_squares(known, told, narrow=_NARROW)  # (G, K)
+        slopes = least_squares(known, told, narrow=_ERROR**2)  # (G, K)
         left = told - product(known, slopes)
         self.knots = bends(known, left) if bent else ()
         inputs = _bent(x, self.knots)
         if self.knots:
-            hinges = inputs[learned]
-            slopes = np.concatenate([slopes, least_squares(hinges[:, x.shape[1] :], left)])  # (G + H, K)
-            left = told - product(hinges, slopes)
+            off = _bent(known + _ERROR * np.random.default_rng(0).standard_normal(known.shape), self.knots)
+            slopes = np.concatenate([slopes, least_squares(off[:, x.shape[1] :], left)])  # (G + H, K)
+            left = told - product(inputs[learned], slopes)
         self.places, factor = _pivoted(np.cov(left.T, bias=True).reshape(y.shape[1], -1), first)
         # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
         self.own = np.asarray(np.linalg.inv(factor).T, np.float64)
@@ -325,26 +326,46 @@ def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
 
 
 def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """In which columns of `x` a line with knots explains something of `left` (N, K), judged by every second row."""
+    """In which columns of `x` a line with knots explains something of `left` (N, K), judged by every second row.
+
+    The best column comes first, then always the one that explains most of what is left: of columns that nearly follow
+    from each other, one is enough.
+    """
     every = -(-len(x) // _TRIED)
     x, left = x[::every], left[::every]
-    half = np.arange(len(x)) % 2 == 0
     if len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_BENT * KNOTS):
         return ()
+    places = []
+    for place, column in enumerate(x.T):
+        low, high = np.quantile(column, [0.01, 0.99])
+        if low < high and len(np.unique(column[:1000])) >= KNOTS:
+            places.append((place, tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())))
+    chosen: list[tuple[int, tuple[float, ...]]] = []
+    while places and len(chosen) < MOST_BENT:
+        tried = sorted(((*_bend(x[:, place], left, knots), (place, knots)) for place, knots in places), key=_gain)
+        gain, told, best = tried[-1]
+        if gain < WORTH:
+            break
+        left = left - told
+        chosen.append(best)
+        places = [bend for gain, _, bend in tried[:-1] if gain >= WORTH][-2 * MOST_BENT :]
+    return tuple(sorted(chosen))
+
+
+def _gain(tried: tuple[float, Matrix, Any]) -> float:
+    return tried[0]
+
+
+def _bend(column: NDArray[np.float64], left: Matrix, knots: tuple[float, ...]) -> tuple[float, Matrix]:
+    """The largest share of an outcome's variance that a line with knots in a column (N,) explains, and what it tells
+    (N, K). It is fitted to every second row and judged by the others."""
+    half = np.arange(len(column)) % 2 == 0
+    basis = _bent(column[:, None], ((0, knots),))
+    slopes = least_squares(basis[half], left[half])
+    told = left[half].mean(0) + product(basis - basis[half].mean(0), slopes)
     variance = np.maximum(left[~half].var(0), _NOTHING)
-    found = []
-    for place in range(x.shape[1]):
-        low, high = np.quantile(x[:, place], [0.01, 0.99])
-        if low == high or len(np.unique(x[:1000, place])) < KNOTS:
-            continue
-        knots = tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())
-        basis = _bent(x[:, place : place + 1], ((0, knots),))
-        slopes = least_squares(basis[half], left[half])
-        told = left[half].mean(0) + product(basis[~half] - basis[half].mean(0), slopes)
-        gain = 1 - ((left[~half] - told) ** 2).mean(0) / variance
-        found.append((float(gain[left.std(0) > SMALLEST].max(initial=0.0)), (place, knots)))
-    worth = sorted((entry for entry in found if entry[0] >= WORTH), reverse=True)[:MOST_BENT]
-    return tuple(sorted(knots for _, knots in worth))
+    gain = 1 - ((left - told)[~half] ** 2).mean(0) / variance
+    return float(gain[left.std(0) > SMALLEST].max(initial=0.0)), told
 
 
 def _pivoted(covariance: Matrix, first: Sequence[int]) -> tuple[list[int], Matrix]:

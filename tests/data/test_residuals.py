@@ -77,6 +77,24 @@ def test_a_regression_is_not_bent_for_noise_or_for_few_rows():
     assert Residuals.fit(curved, [0, 1, 2], [3], bent=True).knots == ()
 
 
+def test_bends_in_columns_that_nearly_follow_from_each_other_do_not_multiply_their_errors():
+    """As beams of a distance sensor do over flat ground."""
+    random = np.random.default_rng(0)
+    height, tilt = random.normal(size=(2, 20_000))
+    beams = [height + 0.003 * beam * (tilt + np.abs(height)) for beam in range(6)]
+    noise = 0.05 * random.normal(size=(20_000, 2))
+    outcomes = np.stack([np.abs(height), np.sin(3 * height) + 0.1 * tilt], 1) + noise
+    rows = unit(np.column_stack([*beams, outcomes]))
+    found = Residuals.fit(rows, range(6), [6, 7], bent=True)
+    assert found is not None
+    assert found.knots
+    generated = rows.copy()
+    found.take_out(generated)
+    generated[:, :6] += 0.02 * random.normal(size=(20_000, 6))  # as a network may be off
+    found.put_back(generated)
+    assert (generated - rows)[:, 6:].std(0).max() < 0.2
+
+
 @pytest.mark.parametrize("given", [[], [0, 1, 2]])
 def test_nothing_is_fitted_where_nothing_is_given_or_too_few_rows_are_there(given: list[int]):
     rows = some_rows()
