@@ -63,6 +63,8 @@ def prepare(
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
+    if terminal_reward:
+        layout = _without_price(layout, rows, coding, spikes, integers)
     if residuals != "none":
         layout = with_identities(layout, rows)
     if counted:
@@ -84,6 +86,18 @@ def prepare(
     )
     scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
+
+
+def _without_price(layout: Layout, rows: Transitions, coding: Coding, spikes: bool, integers: Integers) -> Layout:
+    """The layout with the kind of reward that rows have which are not terminal, if those are plain numbers. That of a
+    terminal may come again and again, and is taken out."""
+    if layout.can_be_priced:
+        return layout
+    reward = rows.reward[~rows.terminal]
+    column, action = reward[:, None], np.zeros((len(reward), 1), np.float32)
+    others = Layout.infer(Transitions(column, action, reward, column), coding, spikes, integers)
+    found = replace(layout, reward=others.reward)
+    return found if found.can_be_priced else layout
 
 
 def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[np.float32], tuple[float, ...]]:

@@ -47,6 +47,7 @@ _BELIEVED = 10.0  # rows by which what happens in a part is drawn to what happen
 _HOPELESS = 0.5  # precision and recall in one fifth of the rows below which the others are not asked about
 _MOST_ENDS, _NEIGHBOURS = 2_000, 5  # that tell the price of a terminal
 _COMPARED = 256  # of them at a time
+_WIDE = 2.0  # times as wide as the rewards on either side of it is a gap that parts them
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.02, 8.0  # of a row for what happens in it
 
 FEATURES = ("observation", "action", "reward", "next_observation")
@@ -250,11 +251,13 @@ def _rightness(
 def terminal_reward(rows: Transitions, seed: int = 0) -> float:
     """How much more reward a terminal row has than a row that is like it in everything else.
 
-    Rows next to each other on both sides of a limit tell: the half of the terminal rows that is nearest to others, and
-    these others, by a regression on all columns and their squares. 0 where a terminal has no price of its own, or not
-    the same one in all rows.
+    Where rewards of terminals are far from all others, the two medians tell. Elsewhere rows next to each other on both
+    sides of a limit do: the half of the terminal rows that is nearest to others, and these others, by a regression on
+    all columns and their squares. 0 where a terminal has no price of its own, or not the same one in all rows.
     """
     ends, others = np.flatnonzero(rows.terminal), np.flatnonzero(~rows.terminal)
+    if min(len(ends), len(others)) >= FEWEST and (apart := _far_apart(rows.reward[ends], rows.reward[others])):
+        return apart
     draw = np.random.default_rng([seed, len(rows)])
     ends, others = draw.permutation(ends)[:_MOST_ENDS], draw.permutation(others)[:MOST_OTHERS]
     needed, most = 4 * sum(_widths(rows)), len(ends) * (1 + _NEIGHBOURS)
@@ -278,6 +281,14 @@ def terminal_reward(rows: Transitions, seed: int = 0) -> float:
     price, error = float(weights[-1]), (reward - known @ weights).square()
     spread = float(torch.stack([error[is_end].mean(), error[~is_end].mean()]).max().sqrt())
     return price if spread < abs(price) / 2 else 0.0
+
+
+def _far_apart(rewards: Array, others: Array) -> float:
+    """How far the median of some rewards is from that of others, if the gap between them is wide beside both of them;
+    else 0."""
+    here, there = rewards.astype(np.float64), others.astype(np.float64)
+    gap = max(here.min() - there.max(), there.min() - here.max())
+    return float(np.median(here) - np.median(there)) if gap > _WIDE * max(np.ptp(here), np.ptp(there)) else 0.0
 
 
 @dataclass(frozen=True)

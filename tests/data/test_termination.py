@@ -11,9 +11,13 @@ import pytest
 from synther.data import shipped, termination
 from synther.data.calibration import resampled
 from synther.data.formats import read
+from synther.data.numbers import Continuous
+from synther.data.preparing import prepare
 from synther.data.termination import Regions, TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
+
+from ..support.layouts import decoded
 
 RANDOM = np.random.default_rng(0)
 
@@ -195,6 +199,22 @@ def test_what_a_terminal_costs(price):
 
 def test_a_hopper_that_falls_loses_its_reward_for_being_healthy():
     assert terminal_reward(read(shipped.path("hopper-sac"))) == pytest.approx(-1, abs=0.01)
+
+
+def test_a_few_falls_that_cost_far_more_than_anything_else():
+    """A walker that gets -100 in place of its reward, in 8 of 4,000 rows, which tell nothing about when it falls."""
+    random = np.random.default_rng(0)
+    state, action = random.normal(size=(4_000, 3)), random.uniform(-1, 1, (4_000, 1))
+    falls = np.arange(4_000) % 500 == 7
+    rows = Transitions(state, action, np.where(falls, -100.0, 0.1 * state[:, 0]), state + 0.1, falls)
+    assert terminal_reward(rows) == pytest.approx(-100, abs=0.1)
+    assert terminal_reward(replace(rows, reward=np.where(falls, -0.4, rows.reward))) == 0, "not far from others"
+    mixed = replace(rows, reward=np.where(falls, np.where(state[:, 0] > 0, 100.0, -100.0), rows.reward))
+    assert terminal_reward(mixed) == 0, "there are two prices"
+    found = prepare(rows, "standard", "onehot", True, residuals="linear", terminal_reward=-100.0)
+    assert found.layout.terminal_reward == -100
+    assert isinstance(found.layout.reward[0], Continuous), "-100 is no special value of the reward"
+    np.testing.assert_allclose(decoded(found, found.matrix).reward, rows.reward, atol=1e-4)
 
 
 def test_no_price_where_terminals_have_none_or_not_one():
