@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, Straight, Units, product
+from synther.data.lattices import ROWS_PER_WEIGHT, Straight, Units, product, unclipped
 from synther.data.numbers import Bounded, Spiked
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -60,7 +60,7 @@ class Clip:
         """What `values` (N,) may have been before they were clipped, of rows whose observations and actions are
         `given` (N, G)."""
         line = product(given, np.array(self.weights)[:, None])[:, 0] + self.level
-        return _unclipped(values, line, self.ends, np.array(self.off), draw)
+        return unclipped(values, line, self.ends, np.array(self.off), draw)
 
     @property
     def is_exact(self) -> bool:
@@ -137,28 +137,11 @@ def _clip(
             return None
         if not turn and _strays(line, sides, ends, off, _EXACT * std) > _STRAYS:
             return None
-        full, known = _unclipped(values, line, ends, off, draw), np.ones(len(values), bool)
+        full, known = unclipped(values, line, ends, off, draw), np.ones(len(values), bool)
     for side, end, upper in zip(sides, ends, (False, True), strict=True):
         if end is not None and _open(side, _beyond(line, end, off, upper)) > _TOLD:
             return None
     return Clip(column, ends, *units.undone(slopes, level), tuple(off.tolist()), std)
-
-
-def _unclipped(
-    values: Matrix, line: Matrix, ends: tuple[float | None, float | None], off: Matrix, draw: np.random.Generator
-) -> Matrix:
-    full, ranks = values.copy(), np.linspace(0, 1, len(off))
-    chance = draw.random(len(values))
-    for end, sign in zip(ends, (-1, 1), strict=True):
-        if end is None:
-            continue
-        at = values == end
-        need = sign * (end - line[at])  # by how much at least the row is off its line
-        reach = sign * off[::sign]
-        rank = np.interp(need, reach, ranks, left=0.0, right=1.0)
-        drawn = np.interp(rank + (1 - rank) * chance[at], ranks, reach)
-        full[at] = line[at] + sign * np.maximum(drawn, need)
-    return full
 
 
 def _beyond(line: Matrix, end: float, off: Matrix, upper: bool) -> Matrix:

@@ -38,6 +38,10 @@ _TRIED = 1 << 14  # rows that weights are found in
 _TRIMMED, _USUAL = 4, 0.9  # rounds, and share of the rows that are taken for usual
 _BETTER = 0.9  # share of the variance of a change that weights other than 1 for the last value may leave
 _OFF = 1e-3  # of a grain, by which numbers on a lattice may be off
+_HEAPED, _MANY = 3.0, 0.005  # times as many rows as a step or two further in, and share of all rows, are many at an end
+_LONG, _LONGEST = 8, 1 << 20  # steps from one end to the other of what may be clipped
+_TURNS, _RANKS = 12, 257  # of what may have led beyond the ends
+_DRAWING = 13  # of random numbers
 
 
 class Codes(NamedTuple):
@@ -169,6 +173,11 @@ class Step:
     unit: float = 0.0
     most: int = 0
     """What remains is `first` and up to `most` times `unit`; unless that is 0, where it is on no lattice."""
+    heaps: tuple[float | None, float | None] = (None, None)
+    """Ends of the outcome that many rows are at: a stock that is sold out. What remains there is what might have led
+    beyond the end, so that it tells nothing about the other columns."""
+    ranks: tuple[float, ...] = ()
+    """With heaps: what remains at ranks from 0 to 1, equally spaced."""
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -187,7 +196,17 @@ class Step:
         return left
 
     def take_out(self, rows: Matrix) -> None:
-        rows[:, self.column] = (self.difference(rows) - self.shift) / self.scale
+        left = self.difference(rows)
+        if self.ranks:
+            left = self.beyond(rows[:, self.column], left, np.array(self.ranks), np.random.default_rng(_DRAWING))
+        rows[:, self.column] = (left - self.shift) / self.scale
+
+    def beyond(self, own: Matrix, left: Matrix, ranks: Matrix, draw: np.random.Generator) -> Matrix:
+        """What remains of outcomes (N,), of which `left` (N,) remains, as it may have been before they were clipped."""
+        ends = [own if end is None else np.where(np.abs(own - end) < self.unit / 2, end, own) for end in self.heaps]
+        exact = ends[0] if self.heaps[1] is None else np.where(ends[1] == self.heaps[1], ends[1], ends[0])
+        full = unclipped(exact, exact - left, self.heaps, ranks, draw) - (exact - left)
+        return np.asarray(self.first + self.unit * np.rint((full - self.first) / self.unit))
 
     def put_back(self, columns: Tensor) -> None:
         """The reverse, in rows that lie by columns, (D, N): whatever remains, on its lattice."""
@@ -221,7 +240,52 @@ def _step(
     if np.abs(multiples - whole).max() > _OFF:
         return step
     common = max(1, int(np.gcd.reduce(np.unique(whole).astype(np.int64))))
-    return replace(step, first=first / own, unit=common * grain / own, most=int(whole.max()) // common)
+    step = replace(step, first=first / own, unit=common * grain / own, most=int(whole.max()) // common)
+    return _with_heaps(step, raw[column] / own, left / own)
+
+
+def _with_heaps(step: Step, own: Matrix, left: Matrix) -> Step:
+    """The same, where many of the outcomes (N,) are at an end. `left` (N,) is what remains of them.
+
+    What would have led beyond the ends is found by turns, as in clipping.py.
+    """
+    if not _LONG <= (step.high - step.low) / step.unit <= _LONGEST:
+        return step
+    places = np.rint((own - step.low) / step.unit).astype(np.int64)
+    counts = np.bincount(places)
+    many = [ends[0] > max(_HEAPED * ends[1:].max(), _MANY * len(own)) for ends in (counts[:3], counts[:-4:-1])]
+    inside = ~((many[0] & (places == 0)) | (many[1] & (places == places.max())))
+    if not any(many) or not inside.any():
+        return step
+    step = replace(step, heaps=(step.low if many[0] else None, step.high if many[1] else None))
+    draw, full = np.random.default_rng(_DRAWING), left[inside]
+    for _ in range(_TURNS):
+        ranks = np.quantile(full, np.linspace(0, 1, _RANKS))
+        full = step.beyond(own, left, ranks, draw)
+    first = float(full.min())
+    return replace(
+        step, ranks=tuple(ranks.tolist()), shift=float(full.mean()), scale=max(float(full.std()), SMALLEST),
+        first=first, most=round((float(full.max()) - first) / step.unit),
+    )  # fmt: skip
+
+
+def unclipped(
+    values: Matrix, line: Matrix, ends: tuple[float | None, float | None], off: Matrix, draw: np.random.Generator
+) -> Matrix:
+    """What `values` (N,) may have been before they were clipped at the `ends`: as far from the `line` (N,) as others,
+    which are `off` it by so much at ranks from 0 to 1, and not inside the range."""
+    full, ranks = values.copy(), np.linspace(0, 1, len(off))
+    chance = draw.random(len(values))
+    for end, sign in zip(ends, (-1, 1), strict=True):
+        if end is None:
+            continue
+        at = values == end
+        need = sign * (end - line[at])  # by how much at least the row is off its line
+        reach = sign * off[::sign]
+        rank = np.interp(need, reach, ranks, left=0.0, right=1.0)
+        drawn = np.interp(rank + (1 - rank) * chance[at], ranks, reach)
+        full[at] = line[at] + sign * np.maximum(drawn, need)
+    return full
 
 
 def _slopes(x: Matrix, y: Matrix) -> Matrix:

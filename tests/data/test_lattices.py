@@ -120,3 +120,26 @@ def test_a_column_that_never_changes_has_a_unit_of_one(value):
     """Though its mean is rounded, and so its std is not 0."""
     x = np.c_[np.full(5_000, value), np.linspace(-1, 1, 5_000)]
     np.testing.assert_allclose(Units.of(x).std, [1, x[:, 1].std()])
+
+
+def test_a_stock_is_sold_out_as_often_as_the_demand_says():
+    """What remains of a clipped stock says nothing about the stock before: exchanged among rows, it leads to the share
+    of empty shelves that follows from the demand."""
+    random = np.random.default_rng(0)
+    stock, demand = random.integers(0, 200, 40_000), random.poisson(30, 40_000)
+    price = random.normal(size=40_000)
+    before, after = (np.stack([each, price], 1) for each in (stock, np.maximum(stock - demand, 0)))
+    real = Transitions(before, np.zeros((40_000, 1), np.float32), np.zeros(40_000), after)
+    found = prepare(real, "standard", "onehot", True, residuals="linear")
+    back = decoded(found, found.matrix)
+    assert np.array_equal(back.next_observation[:, 0], after[:, 0])
+    column = found.layout.names.index("next_observation[0]")
+    exchanged = found.matrix.copy()
+    exchanged[:, column] = random.permutation(exchanged[:, column])
+    made = decoded(found, exchanged)
+    for held in (25, 30, 36):
+        chance = np.mean(random.poisson(30, 1_000_000) >= held)
+        of_these = made.next_observation[made.observation[:, 0] == held, 0]
+        assert np.mean(of_these == 0) == pytest.approx(chance, abs=3 * np.sqrt(chance * (1 - chance) / len(of_these)))
+    kept = json.loads(json.dumps(found.scaler.residuals.to_json()))
+    assert found.scaler.residuals == Residuals.from_json(kept)
