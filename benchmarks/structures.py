@@ -5,7 +5,7 @@
 Fits a preset on 20,000 rows of each world, draws as many, and measures on both what the world guarantees: a goal that
 stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together, a shop whose
 goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end, gates that a
-bird has to fly through.
+bird has to fly through, beams of a sensor that nearly follow from each other.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ DEMAND = np.array([3, 4, 5, 6, 9, 14, 11])  # customers, on average, on each day
 SHELF = 60  # goods that fit into the shop
 GATES, GAP = np.arange(8) / 10, 0.3  # lower edges, and how far the upper ones are above them
 FAR, NEAR = 29, 3  # steps from a gate to the next, and those in which a bird is inside one
+BEAMS, BEYOND = np.linspace(0, 0.9, 10), 0.6  # angles of a distance sensor, and the tilt at which a walker falls
 RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
 
 Figures = dict[str, float]
@@ -340,6 +341,52 @@ def of_gates(rows: Transitions) -> Figures:
     }
 
 
+def beams(seed: int) -> Transitions:
+    """A walker above flat ground: height, tilt, both speeds, and how far the ground is in ten directions. Being fast
+    pays about 0.1. A fall is rare, ends an episode, and costs 100."""
+    draw, many = np.random.default_rng(seed), 200
+
+    def seen(state: Array) -> Array:
+        return np.concatenate([state, _far(state)], 1)
+
+    here, parts = draw.normal(0, 0.3, (many, 4)), []
+    for _ in range(ROWS // many):
+        push = draw.uniform(-1, 1, (many, 2))
+        after = here.copy()
+        after[:, 2:] = _faster(here, push) + 0.02 * draw.normal(size=(many, 2))
+        after[:, :2] += 0.1 * after[:, 2:]
+        falls = np.abs(after[:, 1]) > BEYOND
+        paid = np.where(falls, -100.0, 0.1 * after[:, 2] - 0.02 * (push**2).sum(1))
+        parts.append((seen(here), push, paid, seen(after), falls))
+        here = np.where(falls[:, None], draw.normal(0, 0.3, (many, 4)), after)
+    return _rows(parts)
+
+
+def _far(state: Array) -> Array:
+    """From the walker to the ground, along each beam."""
+    return np.asarray((1 + 0.3 * state[:, :1]) / np.cos(BEAMS + 0.02 * state[:, 1:2].clip(-2, 2)))
+
+
+def _faster(state: Array, push: Array) -> Array:
+    """The next speeds, but for noise. Near the ground, legs push back."""
+    lifted = 0.5 * np.maximum(-state[:, :1] - 0.1, 0) * [1, 0]
+    return np.asarray(0.8 * state[:, 2:4] - 0.2 * state[:, :2] + 0.2 * np.sign(push) + lifted)
+
+
+def of_beams(rows: Transitions) -> Figures:
+    here, after, ends = (rows.observation.astype(np.float64), rows.next_observation.astype(np.float64), rows.terminal)
+    paid = 0.1 * after[:, 2] - 0.02 * (rows.action.astype(np.float64) ** 2).sum(1)
+    return {
+        "spread of the next speed / true": float((after[:, 2:4] - _faster(here, rows.action)).std() / 0.02),
+        "error of the next height": float(np.abs(after[:, 0] - here[:, 0] - 0.1 * after[:, 2]).mean()),
+        "error of the next beams": float(np.abs(after[:, 4:] - _far(after)).mean()),
+        "error of the reward, no fall": float(np.abs(rows.reward - paid)[~ends].mean()),
+        "share of terminals": share(ends),
+        "terminals where the walker falls": share(np.abs(after[:, 1]) > BEYOND, ends),
+        "terminals that cost 100": share(np.abs(rows.reward + 100) < 1, ends),
+    }
+
+
 def _rows(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
     before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
@@ -355,6 +402,7 @@ WORLDS: Mapping[str, tuple[Callable[[int], Transitions], Callable[[Transitions],
     "price": (price, of_price),
     "arm": (arm, of_arm),
     "gates": (gates, of_gates),
+    "beams": (beams, of_beams),
 }
 
 if __name__ == "__main__":
