@@ -42,6 +42,7 @@ _HEAPED, _MANY = 3.0, 0.005  # times as many rows as a step or two further in, a
 _LONG, _LONGEST = 8, 1 << 20  # steps from one end to the other of what may be clipped
 _TURNS, _RANKS = 12, 257  # of what may have led beyond the ends
 _DRAWING = 13  # of random numbers
+_UNEVEN, _ENOUGH = 1.3, 200  # times the spread of one value of a category that another has, and rows of each value
 
 
 class Codes(NamedTuple):
@@ -59,6 +60,10 @@ class _Input(NamedTuple):
     grain: float
     parts: dict[int, float]
     """The columns, and how often each is taken."""
+
+
+_Code = tuple[Matrix, int, float]
+"""A column that is 1 or -1 less its mean (N,), its place, and what it was divided by."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +119,14 @@ class Grid:
                 numbers += [_Input(_sum(raw, parts), grain, parts)] if grain else []
             usual = max(known, key=lambda column: float(raw[column].mean()), default=None)  # the others differ from it
             singles += [_Input(raw[column], 2.0, {column: 1.0}) for column in known if column != usual]
-        found = []
+        found, there = [], {*given}.intersection(raw)
+        groups = [group.columns for group in self.codes if there.issuperset(group.columns)]
         for column, twin in self.steps:
             if column in raw and (twin is None or twin in raw):
                 weights = self._weights(column, twin, (numbers, singles), raw)
                 if weights:
-                    found.append(_step(column, weights, raw, self.grains.get(column, 0.0), place, scale))
+                    grain = self.grains.get(column, 0.0)
+                    found.append(_step(column, weights, raw, grain, place, scale, groups))
                     numbers += [self._number(column, raw)] if column in self.grains else []
         return found
 
@@ -177,16 +184,27 @@ class Step:
     """Ends of the outcome that many rows are at: a stock that is sold out. What remains there is what might have led
     beyond the end, so that it tells nothing about the other columns."""
     ranks: tuple[float, ...] = ()
-    """With heaps: what remains at ranks from 0 to 1, equally spaced."""
+    """With heaps: what remains at ranks from 0 to 1, equally spaced, without its mean and divided by its spread."""
+    spreads: tuple[tuple[int, float], ...] = ()
+    """Columns that stand for a category, and how much `scale` grows with each: a shop sells more or less on Sundays."""
 
     @property
     def columns(self) -> tuple[int, ...]:
-        return (self.column, *(column for column, _ in self.inputs))
+        return (self.column, *(column for column, _ in (*self.inputs, *self.spreads)))
 
     def moved(self, places: Mapping[int, int]) -> Step:
         """The same where columns have these places."""
-        inputs = tuple((places[column], weight) for column, weight in self.inputs)
-        return replace(self, column=places[self.column], inputs=inputs)
+        inputs, spreads = (
+            tuple((places[column], weight) for column, weight in each) for each in (self.inputs, self.spreads)
+        )
+        return replace(self, column=places[self.column], inputs=inputs, spreads=spreads)
+
+    def width(self, rows: Matrix) -> Matrix:
+        """The std of what remains of it in rows (N, D). (N,)"""
+        width = np.full(len(rows), self.scale)
+        for column, weight in self.spreads:
+            width += weight * rows[:, column]
+        return np.asarray(np.maximum(width, SMALLEST))
 
     def difference(self, rows: Matrix) -> Matrix:
         """What remains of it in rows (N, D). (N,)"""
@@ -196,21 +214,28 @@ class Step:
         return left
 
     def take_out(self, rows: Matrix) -> None:
-        left = self.difference(rows)
+        left, width = self.difference(rows), self.width(rows)
         if self.ranks:
-            left = self.beyond(rows[:, self.column], left, np.array(self.ranks), np.random.default_rng(_DRAWING))
-        rows[:, self.column] = (left - self.shift) / self.scale
+            draw = np.random.default_rng(_DRAWING)
+            left = self.beyond(rows[:, self.column], left, width, np.array(self.ranks), draw)
+        rows[:, self.column] = (left - self.shift) / width
 
-    def beyond(self, own: Matrix, left: Matrix, ranks: Matrix, draw: np.random.Generator) -> Matrix:
+    def beyond(self, own: Matrix, left: Matrix, width: Matrix, ranks: Matrix, draw: np.random.Generator) -> Matrix:
         """What remains of outcomes (N,), of which `left` (N,) remains, as it may have been before they were clipped."""
-        ends = [own if end is None else np.where(np.abs(own - end) < self.unit / 2, end, own) for end in self.heaps]
-        exact = ends[0] if self.heaps[1] is None else np.where(ends[1] == self.heaps[1], ends[1], ends[0])
-        full = unclipped(exact, exact - left, self.heaps, ranks, draw) - (exact - left)
+        exact = own
+        for end in self.heaps:
+            if end is not None:
+                exact = np.where(np.abs(exact - end) < self.unit / 2, end, exact)
+        line = exact - left + self.shift
+        full = unclipped(exact, line, self.heaps, ranks, draw, width) - line + self.shift
         return np.asarray(self.first + self.unit * np.rint((full - self.first) / self.unit))
 
     def put_back(self, columns: Tensor) -> None:
         """The reverse, in rows that lie by columns, (D, N): whatever remains, on its lattice."""
-        own = columns[self.column] * self.scale + self.shift
+        width = torch.full_like(columns[self.column], self.scale)
+        for column, weight in self.spreads:
+            width = width + weight * columns[column]
+        own = columns[self.column] * width.clamp(min=SMALLEST) + self.shift
         if self.unit:
             own = self.first + self.unit * ((own - self.first) / self.unit).round().clamp(0, self.most)
         for column, weight in self.inputs:
@@ -225,6 +250,7 @@ def _step(
     grain: float,
     place: Mapping[int, int],
     scale: Matrix,
+    groups: Sequence[Sequence[int]],
 ) -> Step:
     own = float(scale[column])
     left = raw[column] - _sum(raw, weights)
@@ -241,50 +267,87 @@ def _step(
         return step
     common = max(1, int(np.gcd.reduce(np.unique(whole).astype(np.int64))))
     step = replace(step, first=first / own, unit=common * grain / own, most=int(whole.max()) // common)
-    return _with_heaps(step, raw[column] / own, left / own)
+    values = {one: (raw[one], place[one], float(scale[one])) for group in groups for one in group}
+    codes = [[values[one] for one in group] for group in groups]
+    return _with_heaps(step, raw[column] / own, left / own, codes)
 
 
-def _with_heaps(step: Step, own: Matrix, left: Matrix) -> Step:
-    """The same, where many of the outcomes (N,) are at an end. `left` (N,) is what remains of them.
+def _with_heaps(step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[_Code]]) -> Step:
+    """The same, with what may lie beyond an end that many of the outcomes (N,) are at, and with its spreads. What
+    remains of the outcomes is `left` (N,).
 
     What would have led beyond the ends is found by turns, as in clipping.py.
     """
-    if not _LONG <= (step.high - step.low) / step.unit <= _LONGEST:
-        return step
-    places = np.rint((own - step.low) / step.unit).astype(np.int64)
-    counts = np.bincount(places)
-    many = [ends[0] > max(_HEAPED * ends[1:].max(), _MANY * len(own)) for ends in (counts[:3], counts[:-4:-1])]
-    inside = ~((many[0] & (places == 0)) | (many[1] & (places == places.max())))
-    if not any(many) or not inside.any():
-        return step
-    step = replace(step, heaps=(step.low if many[0] else None, step.high if many[1] else None))
-    draw, full = np.random.default_rng(_DRAWING), left[inside]
+    ends, inside = _heaps(step, own), np.ones(len(own), bool)
+    for end in ends:
+        inside &= (np.abs(own - end) > step.unit / 2) if end is not None else True
+    if ends == (None, None) or not inside.any():
+        return _with_spreads(step, left, codes, inside)[0]
+    step, draw = replace(step, heaps=ends), np.random.default_rng(_DRAWING)
+    full, known = left, inside
     for _ in range(_TURNS):
-        ranks = np.quantile(full, np.linspace(0, 1, _RANKS))
-        full = step.beyond(own, left, ranks, draw)
+        step, width = _with_spreads(replace(step, shift=float(full[known].mean())), full, codes, known)
+        ranks = np.quantile(((full - step.shift) / width)[known], np.linspace(0, 1, _RANKS))
+        full, known = step.beyond(own, left, width, ranks, draw), np.ones(len(own), bool)
     first = float(full.min())
-    return replace(
-        step, ranks=tuple(ranks.tolist()), shift=float(full.mean()), scale=max(float(full.std()), SMALLEST),
-        first=first, most=round((float(full.max()) - first) / step.unit),
-    )  # fmt: skip
+    most = round((float(full.max()) - first) / step.unit)
+    return replace(step, ranks=tuple(ranks.tolist()), first=first, most=most)
+
+
+def _heaps(step: Step, own: Matrix) -> tuple[float | None, float | None]:
+    """The ends of an outcome (N,) that far more rows are at than beside it."""
+    if not _LONG <= (step.high - step.low) / step.unit <= _LONGEST:
+        return None, None
+    counts = np.bincount(np.rint((own - step.low) / step.unit).astype(np.int64))
+    low, high = (ends[0] > max(_HEAPED * ends[1:].max(), _MANY * len(own)) for ends in (counts[:3], counts[:-4:-1]))
+    return step.low if low else None, step.high if high else None
+
+
+def _with_spreads(
+    step: Step, left: Matrix, codes: Sequence[Sequence[_Code]], known: NDArray[np.bool_]
+) -> tuple[Step, Matrix]:
+    """The same, with the category that tells most about how far what is `left` (N,) spreads, and how far it spreads in
+    each row (N,). The rows that are `known` (N,) tell."""
+    usual = max(float(left[known].std()), SMALLEST)
+    best, told = step, _UNEVEN
+    for group in codes:
+        is_this = [values > values.mean() if values.std() else np.ones(len(values), bool) for values, _, _ in group]
+        if any(np.count_nonzero(one & known) < _ENOUGH for one in is_this):
+            continue
+        stds = [max(float(left[one & known].std()), SMALLEST) for one in is_this]
+        if max(stds) / min(stds) > told:
+            told = max(stds) / min(stds)
+            level = sum(std * float(-values.min()) / 2 for std, (values, _, _) in zip(stds, group, strict=True))
+            slopes = ((at, std * unit / 2) for std, (_, at, unit) in zip(stds, group, strict=True))
+            best = replace(step, scale=level, spreads=tuple(slopes))
+            width = np.sum([std * one for std, one in zip(stds, is_this, strict=True)], 0)
+    if best is step:
+        return replace(step, scale=usual, spreads=()), np.full(len(left), usual)
+    return best, width
 
 
 def unclipped(
-    values: Matrix, line: Matrix, ends: tuple[float | None, float | None], off: Matrix, draw: np.random.Generator
+    values: Matrix,
+    line: Matrix,
+    ends: tuple[float | None, float | None],
+    off: Matrix,
+    draw: np.random.Generator,
+    width: Matrix | None = None,
 ) -> Matrix:
     """What `values` (N,) may have been before they were clipped at the `ends`: as far from the `line` (N,) as others,
-    which are `off` it by so much at ranks from 0 to 1, and not inside the range."""
+    which are `off` it by so much at ranks from 0 to 1, and not inside the range. `off` is times `width` (N,)."""
     full, ranks = values.copy(), np.linspace(0, 1, len(off))
     chance = draw.random(len(values))
     for end, sign in zip(ends, (-1, 1), strict=True):
         if end is None:
             continue
         at = values == end
-        need = sign * (end - line[at])  # by how much at least the row is off its line
+        times = 1.0 if width is None else width[at]
+        need = sign * (end - line[at]) / times  # by how much at least the row is off its line
         reach = sign * off[::sign]
         rank = np.interp(need, reach, ranks, left=0.0, right=1.0)
         drawn = np.interp(rank + (1 - rank) * chance[at], ranks, reach)
-        full[at] = line[at] + sign * np.maximum(drawn, need)
+        full[at] = line[at] + sign * np.maximum(drawn, need) * times
     return full
 
 

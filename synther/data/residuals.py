@@ -179,10 +179,10 @@ class Residuals:
         """Columns that outcomes follow from, and that follow from none."""
         return tuple(column for column in self.given if column not in self.replaced)
 
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """What each of those is divided by."""
-        return (*self.scale, *(step.scale for step in self.steps))
+    def log_scales(self, rows: Matrix) -> Matrix:
+        """The sum of the logarithms of what those are divided by, in rows (N, D) of std 1. (N,)"""
+        steps = [np.log(step.width(rows)) for step in self.steps]
+        return np.asarray(np.log(self.scale).sum() + sum(steps, np.zeros(len(rows))))
 
     @cached_property
     def _direct(self) -> Matrix:

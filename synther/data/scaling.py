@@ -166,7 +166,7 @@ class Scaler:
         total = np.full(len(matrix), -np.log(self._scale).sum())
         affine = np.subtract(matrix, self._shift, dtype=np.float64) / self._scale
         if self.residuals is not None:  # a regression on other columns changes no volume, its scales do
-            total -= np.log(self.residuals.scales).sum()
+            total -= self.residuals.log_scales(affine)
             self.residuals.take_out(affine)
         for column, curve in self.curves:
             total += curve.log_slope(affine[:, column])

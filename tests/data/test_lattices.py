@@ -143,3 +143,20 @@ def test_a_stock_is_sold_out_as_often_as_the_demand_says():
         assert np.mean(of_these == 0) == pytest.approx(chance, abs=3 * np.sqrt(chance * (1 - chance) / len(of_these)))
     kept = json.loads(json.dumps(found.scaler.residuals.to_json()))
     assert found.scaler.residuals == Residuals.from_json(kept)
+
+
+def test_what_remains_spreads_alike_on_every_day():
+    """On Saturdays more customers come, and their number varies more: as its root does."""
+    random = np.random.default_rng(0)
+    customers = np.array([3, 4, 5, 6, 9, 14, 11])
+    day, stock = random.integers(0, 7, 40_000), random.integers(50, 200, 40_000)
+    left = stock - random.poisson(customers[day])
+    before, after = (np.stack([each, day], 1).astype(np.float32) for each in (stock, left))
+    real = Transitions(before, np.zeros((40_000, 1), np.float32), np.zeros(40_000), after)
+    found = prepare(real, "standard", "onehot", True, residuals="linear")
+    assert np.array_equal(decoded(found, found.matrix).next_observation, real.next_observation)
+    remains = found.matrix[:, found.layout.names.index("next_observation[0]")]
+    assert [remains[day == each].std() for each in range(7)] == pytest.approx([1.0] * 7, abs=0.01)
+    slopes = found.scaler.log_slope(found.layout.pack(real))
+    saturday, monday = (np.exp(-slopes[day == each][0]) for each in (5, 0))
+    assert saturday / monday == pytest.approx(np.sqrt(14 / 3), rel=0.03)
