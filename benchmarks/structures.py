@@ -210,17 +210,22 @@ def of_shop(rows: Transitions) -> Figures:
         rows.observation.T.astype(int),
         rows.next_observation.T.astype(int),
     )
-    sold = np.minimum(stock + arriving, SHELF) - left
+    there = np.minimum(stock + arriving, SHELF)
+    sold = there - left
     lost = (_earned(sold, rows.action, left) - rows.reward) / 3
     possible = (sold >= 0) & (lost >= 0) & (lost == np.rint(lost)) & ((lost == 0) | (left == 0))
     expected = DEMAND[day]
+    quiet = (expected < 5) & (there > 20)
+    would_be = np.random.default_rng(0).poisson(expected) >= there
     return {
         "what was ordered arrives": share(later == rows.action),
         "the next day is the next": share(tomorrow == (day + 1) % 7),
         "nothing comes from nowhere": share(sold >= 0),
         "rewards that are possible": share(possible),
         "spread of the demand / true": float((sold + lost - expected).std() / np.sqrt(expected.mean())),
+        "spread of sales on quiet days / true": float((sold - expected)[quiet].std() / np.sqrt(expected[quiet].mean())),
         "share of days sold out": share(left == 0),
+        "sold out / as the demand says": share(left == 0) / share(would_be),
     }
 
 
