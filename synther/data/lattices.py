@@ -43,6 +43,7 @@ _LONG, _LONGEST = 8, 1 << 20  # steps from one end to the other of what may be c
 _TURNS, _RANKS = 12, 257  # of what may have led beyond the ends
 _DRAWING = 13  # of random numbers
 _UNEVEN, _ENOUGH = 1.3, 200  # times the spread of one value of a category that another has, and rows of each value
+_SURE = 6.0  # of what never varies: so many errors of 1 std fit into a step of its lattice
 
 
 class Codes(NamedTuple):
@@ -186,7 +187,7 @@ class Step:
     ranks: tuple[float, ...] = ()
     """With heaps: what remains at ranks from 0 to 1, equally spaced, without its mean and divided by its spread."""
     spreads: tuple[tuple[int, float], ...] = ()
-    """Columns that stand for a category, and how much `scale` grows with each: a shop sells more or less on Sundays."""
+    """Columns that stand for a category, and how much `scale` grows with each: sales vary more on Saturdays."""
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -314,7 +315,7 @@ def _with_spreads(
         is_this = [values > values.mean() if values.std() else np.ones(len(values), bool) for values, _, _ in group]
         if any(np.count_nonzero(one & known) < _ENOUGH for one in is_this):
             continue
-        stds = [max(float(left[one & known].std()), SMALLEST) for one in is_this]
+        stds = [max(_size(left[one & known] - step.shift), step.unit / _SURE) for one in is_this]
         if max(stds) / min(stds) > told:
             told = max(stds) / min(stds)
             level = sum(std * float(-values.min()) / 2 for std, (values, _, _) in zip(stds, group, strict=True))
@@ -324,6 +325,11 @@ def _with_spreads(
     if best is step:
         return replace(step, scale=usual, spreads=()), np.full(len(left), usual)
     return best, width
+
+
+def _size(numbers: Matrix) -> float:
+    """The root of their mean square: of what a category has always, too, if that is not the usual."""
+    return float(np.sqrt(np.square(numbers).mean()))
 
 
 def unclipped(
