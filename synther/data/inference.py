@@ -50,6 +50,8 @@ LARGEST_BOOK = 1024
 """Different observations up to which they are modelled as wholes."""
 SMALL_BOOK = 64
 """Different observations up to which that is done even where the columns one by one take fewer categories."""
+TOLD_APART = 1e-6
+"""Share of a column's range by which two of its values differ at least."""
 REPEATS = 10
 """How often a value comes, on average, where values come again and again."""
 UNSEEN = 0.005
@@ -306,6 +308,15 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
     return tuple(sorted(map(tuple, book.tolist())))
 
 
+def _apart(values: Array) -> tuple[float, ...]:
+    """Increasing values without those that differ from the one before them by rounding only (0.3 and 0.1 + 0.2): the
+    matrix, in float32, could not tell them apart."""
+    exact = values.astype(np.float64)
+    is_new = np.diff(exact) > TOLD_APART * (exact[-1] - exact[0])
+    kept: list[float] = exact[np.concatenate([[True], is_new])].tolist()
+    return tuple(kept)
+
+
 def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps | None = None) -> tuple[Kind, ...]:
     """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are. `told`
     are steps of observations.
@@ -325,7 +336,7 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
             )
             others = count[~common]
             if len(value) > 2 and len(value) <= MOST_LEVELS and others.sum() >= REPEATS * len(others):
-                kind = kinds.Levels(tuple(value.tolist()))
+                kind = kinds.Levels(_apart(value))
             else:
                 often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
                 rare = np.flatnonzero(often & ~common)

@@ -240,6 +240,17 @@ def test_a_quantised_column_has_levels():
     assert Levels((-1.0, 0.0, 0.5, 3.0)).decode(column(-9, -0.51, 0.24, 0.26, 99))[:, 0].tolist() == [-1, -1, 0, 0.5, 3]
 
 
+def test_levels_that_differ_by_rounding_are_one():
+    """0.3 and 0.1 + 0.2 are two numbers, and one level. Far from 0, levels are as near to each other as they like."""
+    steps = np.random.default_rng(0).integers(0, 5, 2_000)
+    tenths = np.where(np.arange(2_000) % 2, steps / 10, 0.1 * steps)
+    assert len(np.unique(tenths)) == 6
+    assert found_in(tenths[:, None]) == Levels((0.0, 0.1, 0.2, 0.3, 0.4))
+    far = found_in(1e6 + tenths[:, None])
+    assert isinstance(far, Levels)
+    assert len(far.values) == 5
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20, unique=True).map(sorted),
