@@ -233,10 +233,12 @@ class Step:
 
     def put_back(self, columns: Tensor) -> None:
         """The reverse, in rows that lie by columns, (D, N): whatever remains, on its lattice."""
-        width = torch.full_like(columns[self.column], self.scale)
-        for column, weight in self.spreads:
-            width = width + weight * columns[column]
-        own = columns[self.column] * width.clamp(min=SMALLEST) + self.shift
+        own = columns[self.column]
+        if self.spreads:
+            more = [weight * columns[column] for column, weight in self.spreads]
+            own = own * torch.stack(more).sum(0).add_(self.scale).clamp_(min=SMALLEST) + self.shift
+        else:
+            own = own * self.scale + self.shift
         if self.unit:
             own = self.first + self.unit * ((own - self.first) / self.unit).round().clamp(0, self.most)
         for column, weight in self.inputs:
