@@ -309,8 +309,8 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
 
 
 def _apart(values: Array) -> tuple[float, ...]:
-    """Increasing values without those that differ from the one before them by rounding only (0.3 and 0.1 + 0.2): the
-    matrix, in float32, could not tell them apart."""
+    """The levels among increasing values. Values that differ only by rounding (0.3 and 0.1 + 0.2) are one level: the
+    matrix is float32 and could not tell them apart."""
     exact = values.astype(np.float64)
     is_new = np.diff(exact) > TOLD_APART * (exact[-1] - exact[0])
     kept: list[float] = exact[np.concatenate([[True], is_new])].tolist()

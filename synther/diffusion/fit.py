@@ -30,7 +30,7 @@ from synther.diffusion.gradient import FlatWeights, is_narrow, loss_and_gradient
 from synther.diffusion.networks import DenoisingNetwork, N, NetworkSpec
 from synther.diffusion.window import Window
 from synther.errors import ConfigError, SyntherError
-from synther.kernels.adam import adam_step, sums_of_squares
+from synther.kernels.adam import adam_step
 from synther.progress import Progress, Silent, measured
 
 log = logging.getLogger(__name__)
@@ -376,11 +376,10 @@ class Trainer:
         s, c, g = self.state, self.config, self.gradient
         self.loss_sums.add_(g(self.inputs[step], self.condition[step], self.target[step]))
         s.adam_step.add_(1)
-        squares = None if c.max_grad_norm is None else sums_of_squares(g.gradient)
         # The reference's AdamW has no decay: it is Adam. The time goes into reading and writing the weights.
         adam_step(
             s.weights, g.working, g.gradient, s.adam_mean, s.adam_square, s.adam_step, self.rates[step],
-            max_grad_norm=c.max_grad_norm, squares=squares, beta1=c.beta1, beta2=c.beta2,
+            max_grad_norm=c.max_grad_norm, beta1=c.beta1, beta2=c.beta2,
         )  # fmt: skip
 
     def close(self) -> None:

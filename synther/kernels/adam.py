@@ -13,19 +13,7 @@ except ImportError:  # PyTorch for CPUs comes without it
     triton = None
 
 _BLOCK = 1024
-_SUMS = 256  # programs that sum the squares of a gradient
-
-
-def sums_of_squares(gradient: Tensor) -> Tensor:
-    """Sums (S, K) of the squares of S gradients (S, P): the squared norm of each is the sum of its K."""
-    if triton is None or not gradient.is_cuda:
-        precise = torch.promote_types(gradient.dtype, torch.float32)
-        norm: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True, dtype=precise)
-        return norm.square()
-    members, size = gradient.shape
-    sums = gradient.new_empty(members, _SUMS, dtype=torch.float32)
-    _squares_kernel[(_SUMS, members)](gradient, sums, size, _SUMS, 2048, num_warps=8)
-    return sums
+_SUMS = 256  # programs that sum the squares of a gradient, a sum each
 
 
 def adam_step(
@@ -40,7 +28,6 @@ def adam_step(
     beta1: float,
     beta2: float,
     max_grad_norm: float | None = None,
-    squares: Tensor | None = None,
     epsilon: float = 1e-8,
     decay: float = 0.0,
     follower: Tensor | None = None,
@@ -50,24 +37,27 @@ def adam_step(
 
     All tensors have the same shape, are contiguous and are updated in place. `weights`, `mean` and `square` are
     float32. `gradient` and `working` have the network's dtype, and `working` may be `weights` itself. `step` (from 1)
-    and `rate` are scalars on the device. With a `max_grad_norm`, the tensors are (S, P), and `squares` are the
-    `sums_of_squares` of the gradient: the norm of each row is clipped. Weights first shrink by the fraction
-    `rate * decay`, as in AdamW. Then `follower` (such as the weights of a target network) moves by the fraction `tau`
-    towards the new weights.
+    and `rate` are scalars on the device. With a `max_grad_norm`, the norm of the gradient is clipped, or of each row of
+    it (S, P). Weights first shrink by the fraction `rate * decay`, as in AdamW. Then `follower` (such as the weights of
+    a target network) moves by the fraction `tau` towards the new weights.
     """
     if triton is not None and weights.is_cuda:
-        members, sums = (1, 1) if squares is None else squares.shape
+        clips = max_grad_norm is not None
+        members = gradient.numel() // gradient.shape[-1] if clips else 1
         size = weights.numel() // members
-        # Without clipping no sums are read; `step` is a placeholder.
+        squares = step  # a placeholder, where nothing is clipped
+        if clips:
+            squares = step.new_empty(members, _SUMS, dtype=torch.float32)
+            _squares_kernel[(_SUMS, members)](gradient, squares, size, _SUMS, 2048, num_warps=8)
         _adam_kernel[(triton.cdiv(size, _BLOCK), members)](
-            weights, working, gradient, mean, square, step if squares is None else squares, step, rate,
-            weights if follower is None else follower, size, max_grad_norm or 0.0, beta1, beta2, epsilon, decay, tau,
-            squares is not None, follower is not None, _BLOCK, sums,
+            weights, working, gradient, mean, square, squares, step, rate, weights if follower is None else follower,
+            size, max_grad_norm or 0.0, beta1, beta2, epsilon, decay, tau,
+            clips, follower is not None, _BLOCK, _SUMS,
         )  # fmt: skip
         return
     clipped = gradient.to(weights.dtype)
-    if squares is not None and max_grad_norm is not None:
-        norm = squares.sum(1, keepdim=True).sqrt()
+    if max_grad_norm is not None:
+        norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True, dtype=weights.dtype)
         clipped = clipped * (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
     adamw(
         [weights], [clipped], [mean], [square], [], [step - 1], fused=True, amsgrad=False, maximize=False,

@@ -15,7 +15,6 @@ except ImportError:  # PyTorch for CPUs comes without it
     triton = None
 
 Activation = Literal["relu", "silu"]
-_KINDS = ("relu", "silu")
 _PROCESSORS = 132
 """Multiprocessors of a Hopper GPU."""
 
@@ -94,7 +93,7 @@ def _dense_triton(
     _dense_kernel[_grid(networks, rows, columns, tile)](
         a, b, y, bias, slope, skip, target, activated, scale, rows, columns, depth,
         a.stride(0), a.stride(1), *b.stride(), bias.stride(0) if bias.ndim == 2 else 0, y.stride(0), y.stride(1),
-        *flags, _KINDS.index(kind), _is_even(rows, columns, depth, tile), **tile,
+        *flags, kind == "silu", _is_even(rows, columns, depth, tile), **tile,
     )  # fmt: skip
     return made
 

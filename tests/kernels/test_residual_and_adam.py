@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from synther.kernels import residual
-from synther.kernels.adam import adam_step, sums_of_squares
+from synther.kernels.adam import adam_step
 from synther.kernels.residual import residual_block
 
 FLAGS = list(itertools.product([False, True], repeat=2))
@@ -55,10 +55,9 @@ class Adam:
     def step(self, gradient: torch.Tensor, rate: float, max_grad_norm: float | None) -> None:
         self.count += 1
         self.rate.fill_(rate)
-        squares = None if max_grad_norm is None else sums_of_squares(gradient.unsqueeze(0))
         adam_step(
             self.weights, self.working, gradient, self.mean, self.square, self.count, self.rate, **ADAM,
-            max_grad_norm=max_grad_norm, squares=squares, follower=self.follower, tau=0.25,
+            max_grad_norm=max_grad_norm, follower=self.follower, tau=0.25,
         )  # fmt: skip
 
 
