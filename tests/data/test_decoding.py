@@ -167,7 +167,7 @@ def telling(layout: Layout) -> Layout:
     names_of = Identity(
         "observation", 3, (Parent("observation", 0, 0.0),), values=((-1.0, 5.0), (0.0, 2.0), (1.0, 7.0))
     )
-    identities = sums, names_of, Identity("next_observation", 1, (Parent("observation", 1, 1.0),))
+    identities = sums, names_of, Identity("next_observation", 1, (Parent("observation", 1, 1.0),)), *layout.identities
     return replace(layout, terminal_reward=-3.0, formula=formula, identities=identities)
 
 
@@ -182,6 +182,17 @@ def test_nothing_comes_from_main_memory_or_goes_there_while_rows_are_decoded(end
     expected, given = here.packed(matrix).shape, matrix.to("meta")
     with Captured():
         assert elsewhere.packed(given).shape == expected
+
+
+@pytest.mark.parametrize("ending", [ENDING, FAR, None])
+def test_every_number_of_a_row_is_written(ending, monkeypatch):
+    """Memory that nobody has written is 0 or not, as it happens: here it is NaN in every field of numbers."""
+    found, empty = prepared(), torch.empty
+    decoder = Decoder(telling(found.layout), found.scaler, ending, UNUSUAL)
+    monkeypatch.setattr(torch, "empty", lambda *shape, **how: empty(*shape, **how).fill_(255))
+    fields = decoder._fields(decoder.packed(noisy(found)), len(noisy(found)))
+    assert {name for name, each in fields.items() if each.isnan().any()} == set()
+    assert all(fields[name].view(torch.uint8).max() <= 1 for name in ("terminal", "unusual"))
 
 
 @pytest.mark.cuda
