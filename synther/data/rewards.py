@@ -46,6 +46,7 @@ _DIGITS = 3, 6  # that weights are written with, if that does
 _NO_MORE = 1e-6  # share of the variance of a reward which, where a line leaves no more, no formula is needed for
 _CHUNK = 1 << 16
 _MOST_ROWS, _TRIED = 1 << 15, 1 << 12  # that a formula is fitted on, and that its terms are chosen in
+_TOGETHER = 64  # terms that are computed at a time: they stay in the cache
 _WIDEST = 256  # inputs up to which a formula is looked for
 _MOST_INPUTS = 32  # columns of a field that terms are made of
 _MOST_TERMS, _ADDS, _LOSES = 64, 0.01, 1e-3  # terms, and what each has to explain of what those before it leave
@@ -96,22 +97,41 @@ class Term:
 
         No tensor is made of numbers here: on a GPU this is part of captured work.
         """
-        found = self._figure(self.inputs, inputs, mean)
-        return found - self._figure(self.minus, inputs, mean) if self.minus else found
+        found = _figure(self.name, self.inputs, inputs, mean)
+        return found - _figure(self.name, self.minus, inputs, mean) if self.minus else found
 
-    def _figure(self, places: Sequence[int], inputs: Sequence[Tensor] | Tensor, mean: Sequence[float]) -> Tensor:
-        first = inputs[places[0]]
-        if self.name == "column":
-            return first - mean[places[0]]
-        if self.name == "product":
-            return (first - mean[places[0]]) * (inputs[places[1]] - mean[places[1]])
-        if self.name == "angle":
-            return torch.atan2(inputs[places[1]], first).square()
-        apart = [inputs[place] for place in places]
-        if self.name == "distance":
-            half = len(places) // 2
-            apart = [one - other for one, other in zip(apart[:half], apart[half:], strict=True)]
-        return torch.stack(apart).square().sum(0).sqrt()
+
+def _figure(name: str, places: Any, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float] | Tensor) -> Tensor:
+    """A figure of the inputs at these places, each of which may be a tensor: the places of many figures."""
+    first = inputs[places[0]]
+    if name == "column":
+        return first - mean[places[0]]
+    if name == "product":
+        return (first - mean[places[0]]) * (inputs[places[1]] - mean[places[1]])
+    if name == "angle":
+        return torch.atan2(inputs[places[1]], first).square()
+    apart = [inputs[place] for place in places]
+    if name == "distance":
+        half = len(places) // 2
+        apart = [one - other for one, other in zip(apart[:half], apart[half:], strict=True)]
+    return torch.stack(apart).square().sum(0).sqrt()
+
+
+def _values_of(terms: Sequence[Term], raw: Tensor, mean: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """Terms in rows with these inputs (C, N), of these means. (T, N) There are thousands: those of one shape are
+    computed together."""
+    found, about = raw.new_empty((len(terms), raw.shape[1]), dtype=dtype), raw.new_tensor(mean)[:, None]
+    shapes: dict[tuple[str, int, int], list[int]] = {}
+    for place, term in enumerate(terms):
+        shapes.setdefault((term.name, len(term.inputs), len(term.minus)), []).append(place)
+    for (name, _, minus), places in shapes.items():
+        for start in range(0, len(places), _TOGETHER):
+            own = places[start : start + _TOGETHER]
+            values = _figure(name, torch.tensor([terms[place].inputs for place in own]).T, raw, about)
+            if minus:
+                values -= _figure(name, torch.tensor([terms[place].minus for place in own]).T, raw, about)
+            found[own] = values.to(dtype)
+    return found
 
 
 @dataclass(frozen=True)
@@ -248,25 +268,27 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64]) -> Fo
     paired = [last.get(one, place) for place, one in enumerate(inputs)]
     mean = raw.mean(1)[paired].tolist()  # one for the same quantity at two moments, so that differences have none
     y = torch.from_numpy(reward / std)
-    half = torch.arange(len(y)) % 2 == 0
     # A next observation enters as the change since the last one: the two are nearly the same.
     line = [
         Term("column", (place,), () if paired[place] == place else (paired[place],)) for place in range(len(inputs))
     ]
-    ground = torch.stack([term.of(raw, mean) for term in line])
-    line = [term for term, varies in zip(line, (ground[:, half].std(1) > 0).tolist(), strict=True) if varies]
-    by_line = _Fit(line, raw, mean, y, half)
+    ground = _values_of(line, raw, mean, raw.dtype)
+    varies = ground[:, ::2].std(1) > 0
+    line, ground = [term for term, own in zip(line, varies.tolist(), strict=True) if own], ground[varies]
+    by_line = _Fit(_Table(line, ground, y))
     if by_line.left <= _NO_MORE:
         return None
-    chosen = _chosen(by_line, layout, inputs, raw, mean, y)
+    chosen = _chosen(by_line, layout, inputs, raw, mean)
     if not chosen:
         return None
-    fit = _Fit([*line, *chosen], raw, mean, y, half).pruned()
+    terms, more = [*line, *chosen], _values_of(chosen, raw, mean, raw.dtype)
+    fit = _Fit(_Table(terms, torch.cat([ground, more]), y)).pruned()
     if not fit.left <= LEAVES * by_line.left:
         return None
-    plain = _Fit([*line, *chosen], raw, [0.0] * len(mean), y, half).pruned()  # reads better, unless columns are huge
-    if plain.left <= 1.1 * fit.left:
-        fit, mean = plain, [0.0] * len(mean)
+    zero = [0.0] * len(mean)
+    plain = _Fit(_Table(terms, _values_of(terms, raw, zero, raw.dtype), y)).pruned()
+    if plain.left <= 1.1 * fit.left:  # it reads better, unless columns are huge
+        fit, mean = plain, zero
     formula = Formula(
         tuple(inputs), tuple(mean), tuple(fit.terms), tuple((fit.weights * std).tolist()), fit.level * std
     )
@@ -290,26 +312,37 @@ def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bo
     return float((formula(off) - formula(fields)).std()) <= _STEADY * std
 
 
+class _Table:
+    """Terms in rows. Half of the rows are for least squares, every second one, and the others judge it."""
+
+    def __init__(self, terms: Sequence[Term], values: Tensor, y: Tensor) -> None:
+        """`values` of the terms (T, N), and what is to be explained. (N,)"""
+        self.terms = terms
+        self.level, self.spread = values[:, ::2].mean(1), values[:, ::2].std(1)
+        self.own = (values - self.level[:, None]) / self.spread[:, None]
+        """Their values with mean 0 and std 1. (T, N)"""
+        self.y_level = y[::2].mean()
+        self.aim = y - self.y_level
+        fitted = self.own[:, ::2].contiguous()
+        self.moments, self.told = fitted @ fitted.T / fitted.shape[1], fitted @ self.aim[::2] / fitted.shape[1]
+        if not bool(self.moments.isfinite().all()):  # squares of huge numbers
+            self.moments = torch.eye(len(values), dtype=torch.float64)
+
+
 class _Fit:
     """Least squares of a reward on terms."""
 
-    def __init__(self, terms: Sequence[Term], raw: Tensor, mean: Sequence[float], y: Tensor, half: Tensor) -> None:
-        self.terms = list(terms)
-        self._about = raw, mean, y, half
-        values = torch.stack([term.of(raw, mean) for term in terms])
-        level, spread = values[:, half].mean(1, keepdim=True), values[:, half].std(1, keepdim=True)
-        own = (values - level) / spread
-        aim = y - y[half].mean()
-        moments = own[:, half] @ own[:, half].T / int(half.sum())
-        if not bool(moments.isfinite().all()):  # squares of huge numbers
-            moments = torch.eye(len(own), dtype=torch.float64)
-        self._inverse = torch.linalg.pinv(moments, hermitian=True, rtol=1e-12)
-        self._scaled = self._inverse @ (own[:, half] @ aim[half]) / int(half.sum())
-        residual = aim - self._scaled @ own
-        self.left, self._own_left = float(residual[~half].var()), float(residual[half].var())
-        self.weights = self._scaled / spread[:, 0]
-        self.level = float(y[half].mean() - self.weights @ level[:, 0])
-        self.residual = residual
+    def __init__(self, table: _Table, places: Sequence[int] | None = None) -> None:
+        """`places` of the terms in the table; None: all."""
+        self.table, self._places = table, torch.arange(len(table.terms)) if places is None else torch.tensor(places)
+        at = self._places
+        self.terms = [table.terms[place] for place in at.tolist()]
+        self._inverse = torch.linalg.pinv(table.moments[at][:, at], hermitian=True, rtol=1e-12)
+        self._scaled = self._inverse @ table.told[at]
+        self.residual = table.aim - torch.zeros_like(table.told).index_copy(0, at, self._scaled) @ table.own
+        self.left, self._own_left = float(self.residual[1::2].var()), float(self.residual[::2].var())
+        self.weights = self._scaled / table.spread[at]
+        self.level = float(table.y_level - self.weights @ table.level[at])
 
     def pruned(self) -> _Fit:
         """The same without terms that explain nothing beside the others. Half of those at a time: of two that say the
@@ -318,9 +351,7 @@ class _Fit:
         useless = int((cost < _LOSES * max(self._own_left, _NO_MORE)).sum())
         if not useless or len(self.terms) == 1:
             return self
-        dropped = {*cost.argsort()[: -(-useless // 2)].tolist()}
-        kept = [term for place, term in enumerate(self.terms) if place not in dropped]
-        fewer = _Fit(kept, *self._about)
+        fewer = _Fit(self.table, self._places[cost.argsort()[-(-useless // 2) :].sort().values].tolist())
         return fewer.pruned() if fewer.left <= 1.1 * max(self.left, _NO_MORE) else self
 
 
@@ -338,26 +369,23 @@ def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
     return found
 
 
-def _chosen(
-    by_line: _Fit, layout: Layout, inputs: Sequence[Input], raw: Tensor, mean: Sequence[float], y: Tensor
-) -> list[Term]:
+def _chosen(by_line: _Fit, layout: Layout, inputs: Sequence[Input], raw: Tensor, mean: Sequence[float]) -> list[Term]:
     """Terms that explain what a line leaves, in some rows, in the order in which they do so."""
-    every = -(-len(y) // _TRIED)
-    raw, left = raw[:, ::every], by_line.residual[::every].float()
+    every = -(-raw.shape[1] // _TRIED)
+    raw, left, ground = raw[:, ::every], by_line.residual[::every].float(), by_line.table.own[:, ::every].float()
     candidates = list(_candidates(inputs, _used(inputs, raw, left), layout))
     if not candidates:
         return []
-    values = torch.stack([term.of(raw, mean).float() for term in candidates])
+    values = _values_of(candidates, raw.contiguous(), mean, torch.float32)
     values -= values.mean(1, keepdim=True)
-    size = values.square().sum(1)
-    ground = torch.stack([term.of(raw, mean).float() for term in by_line.terms])
-    basis, _ = torch.linalg.qr((ground - ground.mean(1, keepdim=True)).T / ground.std(1).clamp(min=1e-30))
-    values -= (values @ basis) @ basis.T
+    size = torch.linalg.vector_norm(values, dim=1).square()
+    basis, _ = torch.linalg.qr((ground - ground.mean(1, keepdim=True)).T)
+    values.addmm_(values @ basis, basis.T, alpha=-1)
     left = left - left.mean()
     left = left - basis @ (basis.T @ left)
     chosen: list[int] = []
     while len(chosen) < _MOST_TERMS:
-        own = values.square().sum(1)
+        own = torch.linalg.vector_norm(values, dim=1).square()
         explains = torch.where(own > 1e-6 * size, (values @ left).square() / own.clamp(min=1e-30), torch.zeros(()))
         best = int(explains.argmax())
         if not float(explains[best]) > _ADDS * float(left.square().sum()) or not torch.isfinite(explains[best]):
@@ -365,7 +393,7 @@ def _chosen(
         chosen.append(best)
         direction = values[best] / own[best].sqrt()
         left = left - (direction @ left) * direction
-        values -= torch.outer(values @ direction, direction)
+        values.addr_(values @ direction, direction, alpha=-1)
         values[chosen] = 0.0
         if float(left.square().mean()) < 1e-10:
             break
