@@ -21,7 +21,7 @@ from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
 from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
-from synther.data.preparing import prepare
+from synther.data.preparing import Prepared, prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.stream import StoredRows, stored_rows
@@ -189,19 +189,14 @@ class Synthesizer:
         held_out: np.ndarray[Any, np.dtype[np.bool_]] | None,
         condition: Any = None,
         told: Told | None = None,
+        looked: tuple[Prepared, TerminationTree | None] | None = None,
     ) -> Task:
         """The first of three parts of `fit`: together.py has the second, for one or several models. A caller that has
-        computed the conditions of the rows already gives them as `told`."""
+        computed the conditions of the rows already gives them as `told`, and what `_look_through` has found as
+        `looked`."""
         warn_of_time_limit(rows)
         data = self.settings.data
-        order = start._outcome_order() if isinstance(start, Synthesizer) else ()
-        counted = data.finite == "counted"
-        how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
-        with compute.one_thread():
-            ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
-            prepared = prepare(rows, *how, order, counted, price, ending is not None)
-        if ending is not None and prepared.layout.terminal_reward and ending.asks_for_reward(rows):
-            ending = None  # the reward follows from the terminal, and tells nothing about it any more
+        prepared, ending = self._look_through(rows, start) if looked is None else looked
         for text in prepared.layout.computed:
             log.info("computed, not generated: %s", textwrap.shorten(text, 160, placeholder=" ..."))
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
@@ -210,7 +205,7 @@ class Synthesizer:
             told = tell(rows, condition, first_rows(rows) if data.starts else None)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
-        decided = data.terminals == "decided"
+        decided, counted = data.terminals == "decided", data.finite == "counted"
         usual = learn_usual_reward(rows, prepared.layout) if decided else None
         regions = learn_regions(rows, prepared.layout, ending) if decided else None
         # A table of rows knows no conditions.
@@ -218,6 +213,18 @@ class Synthesizer:
         if table is not None:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
         return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, table, told)
+
+    def _look_through(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:
+        """The rows as a matrix, and what decides about terminals. It needs one core, and no device."""
+        data = self.settings.data
+        order = start._outcome_order() if isinstance(start, Synthesizer) else ()
+        how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
+        with compute.one_thread():
+            ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
+            prepared = prepare(rows, *how, order, data.finite == "counted", price, ending is not None)
+        if ending is not None and prepared.layout.terminal_reward and ending.asks_for_reward(rows):
+            ending = None  # the reward follows from the terminal, and tells nothing about it any more
+        return prepared, ending
 
     def _begin_streamed(
         self,

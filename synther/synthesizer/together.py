@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from synther import compute
 from synther.conditions import Told
 from synther.data import termination
 from synther.data.following import class_count, class_rows
@@ -145,11 +147,22 @@ def fit_models(
     _check(models, rows, starts, marks)
     outcomes: dict[int, Synthesizer | SyntherError] = {}
     tasks: dict[int, Task] = {}
-    for place, (model, given, start, chosen, known) in enumerate(zip(models, rows, starts, marks, told, strict=True)):
+
+    def look(place: int) -> tuple[Prepared, termination.TerminationTree | None] | DataError:
         try:
-            tasks[place] = model._begin(given, start, chosen, known)
+            return models[place]._look_through(rows[place], starts[place])
         except DataError as error:
-            outcomes[place] = error.with_traceback(None)  # which leads to the rows, and would keep them alive
+            return error.with_traceback(None)  # which leads to the rows, and would keep them alive
+
+    cores = max(1, min(count, os.cpu_count() or 1))
+    for place, looked in enumerate(compute.in_turn(look, range(count), cores)):
+        if isinstance(looked, DataError):
+            outcomes[place] = looked
+            continue
+        try:
+            tasks[place] = models[place]._begin(rows[place], starts[place], marks[place], told[place], looked=looked)
+        except DataError as error:
+            outcomes[place] = error.with_traceback(None)
     for number, places in enumerate(_groups(models, tasks)):
         kept = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
         results = fit_networks([models[place] for place in places], [tasks[place] for place in places], kept, progress)
