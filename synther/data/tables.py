@@ -81,7 +81,7 @@ def find(
     """
     if not outcomes or len(after) < _FEWEST_ROWS:
         return []
-    given, after = _standard(given), _standard(after)
+    given = _standard(given)
     earlier = [place for place in discrete if place not in outcomes]
     found: list[Following] = []
     open_ended: list[Matrix] = []
@@ -95,7 +95,9 @@ def find(
         else:
             found.append(table)
         earlier.append(outcome)
-    others = _standard(np.concatenate([after, *open_ended], axis=1))
+    if not found:
+        return []
+    others = _standard(np.concatenate([_standard(after), *open_ended], axis=1))
     others = _standard(others - _told(given, others))
     return [
         table
