@@ -35,7 +35,6 @@ from verdict_tables import Case, sheets_of
 
 from synther import Transitions, read, write
 from synther.assess.judge import assess
-from synther.data.formats import metadata
 from synther.durable import replacing
 from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
@@ -45,6 +44,7 @@ from synther.experiments.offline import train_to
 from synther.experiments.results import Result
 from synther.experiments.sources import REAL, Given, Source, TrainingData
 from synther.experiments.specs import OfflineRun
+from synther.formats import metadata
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from synther.conditions import between, bottom, top
-    from synther.data.formats import read, write
     from synther.data.transitions import Transitions
     from synther.errors import SyntherError
+    from synther.formats import read, write
     from synther.presets import Settings, preset
     from synther.replay.synthetic import SyntheticReplay
     from synther.synthesizer import Synthesizer
@@ -37,9 +37,9 @@ _HOMES = {
     "between": "synther.conditions",
     "bottom": "synther.conditions",
     "preset": "synther.presets",
-    "read": "synther.data.formats",
+    "read": "synther.formats",
     "top": "synther.conditions",
-    "write": "synther.data.formats",
+    "write": "synther.formats",
 }
 
 

@@ -12,22 +12,21 @@ from typing import Any
 
 import torch
 
-from synther import compute, schema
+from synther import compute, formats, schema
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.compute import Precision
 from synther.conditions import Request, check_streamed, region
-from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
-from synther.data.formats import parquet
-from synther.data.stream import StoredRows, stored_rows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, SamplerConfig
 from synther.diffusion.gradient import is_narrow
 from synther.durable import check_folder, check_writable, partial_folder, replacing
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.folder import ANOTHER, RunFolder, digest_of, only_writer, write_object, written_once
+from synther.formats import parquet
+from synther.formats.stream import StoredRows, stored_rows
 from synther.guides import identity_of
 from synther.locks import owned
 from synther.presets import Settings, name_of

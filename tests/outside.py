@@ -19,11 +19,11 @@ from synther.agents.networks import NetworkFactory, NetworkOptions
 from synther.agents.rows import Batch
 from synther.agents.td3 import TD3, TD3Config
 from synther.assess.metrics import Metric, compared
-from synther.data.formats import Format
 from synther.data.transitions import RowSource
 from synther.datasets import NamedDataset, Request
 from synther.diffusion.config import Sampler
 from synther.diffusion.samplers import Denoise
+from synther.formats import Format
 
 
 def jump(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:

@@ -19,10 +19,10 @@ from synther.agents.policy import load_policy
 from synther.assess.judge import assess
 from synther.assess.metrics import METRICS
 from synther.cli import main
-from synther.data.formats import FORMATS, Format
 from synther.datasets import DATASETS
 from synther.diffusion.config import SAMPLERS
 from synther.errors import ConfigError, FormatError
+from synther.formats import FORMATS, Format
 from synther.registry import Registry
 
 from . import outside

@@ -48,7 +48,7 @@ def assess(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
     from synther.conditions import asked, region
-    from synther.data.stream import SAMPLE_ROWS
+    from synther.formats.stream import SAMPLE_ROWS
     from synther.report import Pair, Plan, assess_to
     from synther.synthesizer import Synthesizer
 

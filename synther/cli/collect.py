@@ -55,7 +55,7 @@ class Collect(options.Output):
 def collect(arguments: list[str]) -> None:
     chosen = options.parse("collect", Collect, arguments)
     from synther.collect.frames import frames_target
-    from synther.data.formats.targets import target_of
+    from synther.formats.targets import target_of
 
     place = frames_target if chosen.pixels else target_of
     target, collected = place(chosen.out, new=False), _frames if chosen.pixels else _rows
@@ -79,8 +79,8 @@ def collect(arguments: list[str]) -> None:
 
 def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
     """Write rows; returns their summary."""
+    from synther import formats
     from synther.collect.rows import Summary, buffer_of, roll_out
-    from synther.data import formats
 
     options.refuse(chosen, ("repeat", "shadow_size"), "is for frames: expected --pixels with it")
     run = _run_of(chosen)

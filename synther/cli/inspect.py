@@ -156,7 +156,7 @@ def _frames(chosen: Inspect) -> None:
 
 def _data(chosen: Inspect) -> None:
     from synther.data.moments import FIGURES, column_figures
-    from synther.data.stream import SAMPLE_ROWS, stored_rows
+    from synther.formats.stream import SAMPLE_ROWS, stored_rows
 
     stored, rows = stored_rows(chosen.file, SAMPLE_ROWS), chosen.read(chosen.file, most=SAMPLE_ROWS)
     total, columns = len(rows if stored is None else stored), list(column_figures(rows))

@@ -16,8 +16,8 @@ from synther.presets import ABOUT, PRESETS
 from synther.progress import Progress, resolve
 
 if TYPE_CHECKING:
-    from synther.data.stream import StoredRows
     from synther.data.transitions import Transitions
+    from synther.formats.stream import StoredRows
     from synther.synthesizer import Synthesizer
 
 

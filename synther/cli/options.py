@@ -74,7 +74,7 @@ class Named(Output):
     def read(self, source: str, seed: int = 0, most: int = sys.maxsize) -> Transitions:
         """The rows of a file, a Minari id or a named data set. Of Parquet files of more than `most` rows some."""
         from synther import datasets
-        from synther.data.stream import read_at_most
+        from synther.formats.stream import read_at_most
 
         is_name = self.folder is not None or self.policies is not None or datasets.is_known(source)
         if is_name and not Path(source).expanduser().exists():

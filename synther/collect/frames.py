@@ -21,12 +21,12 @@ from synther.collect.rows import AGENT, Summary, buffer_of, players
 from synther.cores import cores
 from synther.data.episodes import episode_spans
 from synther.data.fingerprint import fingerprint
-from synther.data.formats.targets import target_of
 from synther.durable import partial_folder
 from synther.envs.pixels import REPEAT, SIZE, check_drawable
 from synther.envs.redrawing import check_redrawable
 from synther.errors import ConfigError
 from synther.folder import RunFolder, digest_of
+from synther.formats.targets import target_of
 from synther.pixels.files import read, write
 from synther.pixels.formats.hdf5 import SUFFIXES, About, Shard
 from synther.pixels.frames import Frames

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data import formats
+from synther import formats
 from synther.data.episodes import returns, whole_returns
 from synther.data.transitions import Transitions
 from synther.envs.episodes import check_fits

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from synther import compute
+from synther import compute, formats
 from synther.assess.fidelity import correlation, marginal, matrices_of
 from synther.baselines.augmentation import AUGMENTATIONS, Augmentation
 from synther.baselines.mbpo import MBPO
@@ -19,7 +19,6 @@ from synther.baselines.search import search
 from synther.baselines.table import Table
 from synther.baselines.tabular import CONFIGS, Config, Tabular, config_of, to_json
 from synther.conditions import Relevant
-from synther.data import formats
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.folder import read_object, write_object

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from synther.data import spaces
-from synther.data.formats import gym_spaces
+from synther.data import gym_spaces, spaces
 from synther.data.spaces import Space
 from synther.data.transitions import RowSource, Transitions
 from synther.errors import DataError

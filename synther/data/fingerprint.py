@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from synther.data import spaces
-from synther.data.stream import StoredRows
 from synther.data.transitions import Transitions
 
 
-def fingerprint(rows: Transitions | StoredRows) -> str:
+class Known(Protocol):
+    """Rows that are not in memory, and know their digest."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+def fingerprint(rows: Transitions | Known) -> str:
     """A digest of the values and spaces of `rows`, to tell whether a model or a checkpoint belongs to them."""
-    if isinstance(rows, StoredRows):
+    if not isinstance(rows, Transitions):
         return rows.fingerprint
     known: list[Any] = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]
     if rows.env_options is not None:

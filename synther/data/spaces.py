@@ -138,7 +138,7 @@ def check_parts(space: Space | None, name: str) -> None:
     if space is not None and not (isinstance(space, tuple) and all(isinstance(part, Part) for part in space)):
         raise DataError(
             f"{name} is {space!r}: expected a tuple of parts such as (Box.uniform(-1, 1, 6),); "
-            f"{name}() of synther.data.formats.gym_spaces makes one of a Gymnasium space"
+            f"{name}() of synther.data.gym_spaces makes one of a Gymnasium space"
         )
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synther import __version__
-from synther.data import formats
+from synther import __version__, formats
 from synther.data.transitions import Transitions
 from synther.datasets.tasks import ENV_IDS, REPLAYS, Task
 from synther.envs.mazes import PointReacher

@@ -1,8 +1,8 @@
 """A fit on more rows than memory holds: a window of them is there, and its oldest rows are replaced now and then.
 
-Rows come in an endless order, such as `synther.data.stream.Order`, of which position p is in place p modulo the size of
-the window. Which positions are there follows from the number of a round alone, so a fit that was killed finds the same
-rows again. The next rows are read in a thread while the network learns from the present ones.
+Rows come in an endless order, such as `synther.formats.stream.Order`, of which position p is in place p modulo the size
+of the window. Which positions are there follows from the number of a round alone, so a fit that was killed finds the
+same rows again. The next rows are read in a thread while the network learns from the present ones.
 """
 
 from __future__ import annotations

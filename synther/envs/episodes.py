@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats import gym_spaces
+from synther.data import gym_spaces
 from synther.envs.making import begun, opened, stepped
 from synther.envs.policies import Policy
 from synther.errors import DataError

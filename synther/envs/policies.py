@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.npz import Archive
-from synther.data.formats.reading import reading
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats.npz import Archive
+from synther.formats.reading import reading
 
 Array = NDArray[Any]
 Layers = tuple[tuple[Array, Array], ...]

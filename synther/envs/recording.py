@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
-from synther.data.formats import gym_spaces
+from synther.data import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
 from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, action_bounds, check_fits, held, play
 from synther.envs.making import opened, time_limit

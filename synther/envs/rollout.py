@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats import gym_spaces, gym_specs
+from synther.data import gym_spaces, gym_specs
 from synther.data.transitions import Transitions
 from synther.envs.making import Trusted, opened
 from synther.errors import DataError

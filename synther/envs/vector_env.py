@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
-from synther.data.formats import gym_spaces
+from synther.data import gym_spaces
 from synther.data.spaces import Space
 from synther.envs.episodes import action_bounds, number_of_choices
 from synther.envs.making import begun, opened, stepped

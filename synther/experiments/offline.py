@@ -23,8 +23,8 @@ from synther.agents.agent import ALGORITHMS, Agent, check_critics
 from synther.agents.algorithm import Shape, n_step_config
 from synther.agents.rounds import precision_for
 from synther.agents.rows import Member, Rows
+from synther.data import gym_spaces
 from synther.data.episodes import hold_out
-from synther.data.formats import gym_spaces
 from synther.data.spaces import Box
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions

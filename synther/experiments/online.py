@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from synther import compute, trackers
+from synther import compute, formats, trackers
 from synther.agents.learner import Learner
-from synther.data import formats
 from synther.data.episodes import n_step_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions

@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 
-from synther import compute, trackers
+from synther import compute, formats, trackers
 from synther.agents.agent import Agent
 from synther.agents.drq_bc import DrQBCConfig
 from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.stacked import Stack
-from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from synther import formats
 from synther.agents.policy import load_policy
 from synther.agents.rows import Arm
 from synther.baselines.augmentation import Augmentation
 from synther.baselines.tabular import CONFIGS, require
 from synther.compare.generators import Maker, Plan
-from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.episodes import n_step_rows
 from synther.data.fingerprint import fingerprint

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from synther.data.formats import episodes as recorded
-from synther.data.formats import gym_spaces
-from synther.data.formats.writing import Stream
+from synther.data import gym_spaces
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.formats import episodes as recorded
+from synther.formats.writing import Stream
 from synther.replay.adapting import Stored
 from synther.replay.rows import SyntheticRows, check_options
 

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data import gym_spaces
 from synther.data.episodes import n_step_rows
-from synther.data.formats import gym_spaces
-from synther.data.formats.sb3 import places, stored
 from synther.data.spaces import Box
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
+from synther.formats.sb3 import places, stored
 from synther.integrations.adapter import not_in_files, packed, unpacked
 from synther.replay.adapting import Stored
 from synther.replay.rows import SyntheticRows, check_options

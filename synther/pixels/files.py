@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.reading import reading
 from synther.durable import writing_to
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats.reading import reading
 from synther.pixels.formats import Block, Source, hdf5, minari, npz
 from synther.pixels.frames import Frames
 from synther.progress import Phase, Progress, resolve

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from synther.data import formats
+from synther import formats
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from synther import compute
+from synther import compute, formats
 from synther.conditions import Conditions, Told, check_streamed, first_rows, tell
-from synther.data import formats
 from synther.data.calibration import Weights
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
@@ -24,7 +23,6 @@ from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.data.preparing import Prepared, prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
-from synther.data.stream import StoredRows, stored_rows
 from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
@@ -35,6 +33,7 @@ from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.engines import check_workers
 from synther.errors import ConfigError
+from synther.formats.stream import StoredRows, stored_rows
 from synther.guides import Gradient, Guide
 from synther.model_file import FitRecord, Fitted, Student
 from synther.plain import whole_seed

@@ -13,14 +13,13 @@ from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from synther import compute
-from synther.data import formats
-from synther.data.formats import parquet
+from synther import compute, formats
 from synther.data.transitions import Array, Transitions
 from synther.diffusion.config import DISTILLED
 from synther.engines import run_all
 from synther.errors import ConfigError, Failed
 from synther.folder import ANOTHER, RunFolder
+from synther.formats import parquet
 from synther.progress import Progress
 from synther.synthesizer.picking import Picking
 from synther.synthesizer.requests import TEACHER, Requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from synther.data import formats
+from synther import formats
 from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
 from synther.durable import partial_folder

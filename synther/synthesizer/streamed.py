@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from synther.conditions import tell_more
-from synther.data.stream import PIECES, SAMPLE_ROWS, Order, Sample, StoredRows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
 from synther.diffusion.fit import split_places
 from synther.diffusion.window import Pace, Window
+from synther.formats.stream import PIECES, SAMPLE_ROWS, Order, Sample, StoredRows
 from synther.synthesizer.together import Task, with_conditions
 
 log = logging.getLogger(__name__)

@@ -25,13 +25,13 @@ from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable
-from synther.data.stream import StoredRows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
 from synther.diffusion.fit import Diverged, FitResult, fit_together
 from synther.diffusion.networks import Network
 from synther.diffusion.window import Window
 from synther.errors import ConfigError, DataError, SyntherError
+from synther.formats.stream import StoredRows
 from synther.progress import Progress, resolve
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from synther.assess.process import project
 from synther.assess.report.correlations import png
 from synther.baselines.augmentation import Augmentation
 from synther.data import shipped
-from synther.data.formats import read
+from synther.formats import read
 
 ROWS = 2_000
 ALIKE, PHYSICS, NEW = "Do the rows look alike?", "Do they follow the same rules?", "Are they more than copies?"

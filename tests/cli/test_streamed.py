@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther import Synthesizer, read
-from synther.data import stream
+from synther.formats import stream
 
 from ..support.files import write_folder
 

@@ -21,12 +21,12 @@ from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.collect.rows import Summary, buffer_of, roll_out
 from synther.data.episodes import returns
-from synther.data.formats.targets import target_of
 from synther.data.spaces import Box
 from synther.envs import evaluation, recording, vector_env
 from synther.envs.policies import frozen
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
+from synther.formats.targets import target_of
 
 from ..agents.tables import CONFIGS, SMALL
 from ..experiments.online.runs import PLAN

@@ -10,12 +10,12 @@ import pytest
 
 from synther.data import shipped, termination
 from synther.data.calibration import resampled
-from synther.data.formats import read
 from synther.data.numbers import Continuous
 from synther.data.preparing import prepare
 from synther.data.termination import Regions, TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
+from synther.formats import read
 
 from ..support.layouts import decoded
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 
-from synther import datasets
-from synther.data import formats
+from synther import datasets, formats
 from synther.data.transitions import Transitions
 from synther.datasets import rollouts
 from synther.envs.making import opened

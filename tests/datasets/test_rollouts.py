@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synther.data import formats, spaces
+from synther import formats
+from synther.data import spaces
 from synther.data.transitions import Transitions
 from synther.envs.recording import actors_of, record
 from synther.errors import ConfigError, DataError, FormatError

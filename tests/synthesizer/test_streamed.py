@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from synther import Synthesizer, Transitions, top, write
-from synther.data.formats import parquet
-from synther.data.stream import StoredRows, stored_rows
 from synther.errors import ConfigError, DataError
+from synther.formats import parquet
+from synther.formats.stream import StoredRows, stored_rows
 from synther.synthesizer import streamed
 
 from ..support.files import write_folder

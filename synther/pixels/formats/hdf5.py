@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypedDict, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.hdf5 import attribute, check_numbers, created, opened
-from synther.data.formats.reading import reading
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
+from synther.formats.hdf5 import attribute, check_numbers, created, opened
+from synther.formats.reading import reading
 from synther.pixels.formats import Block, channels_first, column, frame_size
 from synther.pixels.frames import Frames
 from synther.schema import checked

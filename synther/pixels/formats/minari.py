@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.minari import Stored, folder_in
-from synther.data.formats.reading import reading
 from synther.errors import DataError, FormatError, MissingExtra
+from synther.formats.minari import Stored, folder_in
+from synther.formats.reading import reading
 from synther.pixels.formats import Block, channels_first, frame_size
 from synther.schema import check_size
 

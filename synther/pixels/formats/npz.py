@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.npz import Archive
-from synther.data.formats.reading import reading
 from synther.errors import DataError, FormatError
+from synther.formats.npz import Archive
+from synther.formats.reading import reading
 from synther.pixels.formats import Block, channels_first, column, frame_size
 
 SUFFIXES = (".npz",)

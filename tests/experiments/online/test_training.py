@@ -12,10 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from synther import Synthesizer, read, write
+from synther import Synthesizer, formats, read, write
 from synther.agents.learner import Learner
 from synther.agents.policy import load_policy
-from synther.data import formats
 from synther.data.episodes import n_step_rows
 from synther.data.transitions import Transitions
 from synther.diffusion.fit import Diverged

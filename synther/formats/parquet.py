@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from synther.data.formats import metadata
-from synther.data.formats.episodes import paired
-from synther.data.formats.reading import Rename, keys_of_fields, reading, settled
-from synther.data.formats.writing import Column, Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError, MissingExtra
+from synther.formats import metadata
+from synther.formats.episodes import paired
+from synther.formats.reading import Rename, keys_of_fields, reading, settled
+from synther.formats.writing import Column, Stream
 from synther.schema import check_size
 
 SUFFIXES = (".parquet", ".pq")

@@ -7,10 +7,10 @@ import pytest
 from gymnasium import spaces as gym
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 
-from synther.data import spaces
-from synther.data.formats import gym_spaces, read, sb3, write, writing
+from synther.data import gym_spaces, spaces
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats import read, sb3, write, writing
 
 BOX = gym.Box(-np.inf, np.inf, (2,), np.float32)
 TORQUE = gym.Box(-2, 2, (1,), np.float32)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synther.data.formats import metadata
 from synther.data.transitions import EXTRA, Array, RowSource, Transitions
 from synther.errors import DataError
+from synther.formats import metadata
 
 CHUNK_BYTES = 16 << 20
 

@@ -14,9 +14,9 @@ import pytest
 from synther import Transitions, write
 from synther.conditions import first_rows
 from synther.data.fingerprint import fingerprint
-from synther.data.formats import parquet
-from synther.data.stream import StoredRows, read_at_most, stored_rows
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats import parquet
+from synther.formats.stream import StoredRows, read_at_most, stored_rows
 
 from ..support.files import write_folder
 

@@ -34,7 +34,7 @@ class Format:
     """What is registered in `FORMATS`: how to read and write, and which files or objects belong to the format."""
 
     read: Callable[..., Transitions]
-    """read(path), where the file exists. Raise `FormatError` for a damaged file: see `synther.data.formats.reading`."""
+    """read(path), where the file exists. Raise `FormatError` for a damaged file: see `synther.formats.reading`."""
     write: Callable[[RowSource, Any], None] | None = None
     """write(rows, path), where `rows.chunks(n)` yields parts of at most n rows. None: the format can only be read."""
     suffixes: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def read(
     with the package, and `minari:ID` is always a Minari id. `rename` is for files with names of their own: it maps
     them to fields, as in {"my_obs": "observation"}, or to None to leave them out. `actions` is for a replay buffer,
     and says whether its Box actions are "scaled" to [-1, 1], as Stable-Baselines3 stores them, or "raw"; see
-    `synther.data.formats.sb3`.
+    `synther.formats.sb3`.
     """
     if not isinstance(source, (str, os.PathLike)):
         if rename:
@@ -171,7 +171,7 @@ def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
 
 def is_parquet_folder(path: Path) -> bool:
     """Whether `path` is a folder of Parquet files, finished or not."""
-    from synther.data.formats import parquet
+    from synther.formats import parquet
 
     return parquet.is_folder(path)
 

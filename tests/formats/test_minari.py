@@ -11,10 +11,10 @@ import pytest
 from gymnasium import spaces as gym
 from minari.data_collector import EpisodeBuffer
 
-from synther.data import spaces
-from synther.data.formats import gym_spaces, read, write
+from synther.data import gym_spaces, spaces
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats import read, write
 
 STRUCTURED = {
     "box": gym.Box(-1, 1, (2, 3), np.float32),

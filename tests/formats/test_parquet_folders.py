@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from synther import Synthesizer, Transitions, datasets, read, write
-from synther.data import formats
+from synther import Synthesizer, Transitions, datasets, formats, read, write
 from synther.errors import DataError, FormatError
 
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminals")

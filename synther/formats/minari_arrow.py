@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from synther.data.formats import parquet
 from synther.data.transitions import Array
 from synther.errors import DataError, FormatError
+from synther.formats import parquet
 
 STEPS = ("observations", "actions", "rewards", "terminations", "truncations")
 """What is read of an episode."""

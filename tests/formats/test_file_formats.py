@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from synther.data.formats import d4rl, episodes, hdf5, parquet, read, write, writing
-from synther.data.formats.hdf5 import check_self_contained
 from synther.data.transitions import Transitions
 from synther.errors import DataError, FormatError, Unwritable
+from synther.formats import d4rl, episodes, hdf5, parquet, read, write, writing
+from synther.formats.hdf5 import check_self_contained
 from synther.pixels import files as frames_files
 from synther.pixels.frames import Frames
 

@@ -16,15 +16,16 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from synther.data.formats import gym_spaces, gym_specs, is_minari_id, metadata
-from synther.data.formats.episodes import episodes
-from synther.data.formats.hdf5 import check_numbers, opened
-from synther.data.formats.minari_arrow import STEPS, ArrowColumn, ArrowEpisodes
-from synther.data.formats.reading import reading
-from synther.data.formats.writing import Stream
+from synther.data import gym_spaces, gym_specs
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError, MissingExtra
+from synther.formats import is_minari_id, metadata
+from synther.formats.episodes import episodes
+from synther.formats.hdf5 import check_numbers, opened
+from synther.formats.minari_arrow import STEPS, ArrowColumn, ArrowEpisodes
+from synther.formats.reading import reading
+from synther.formats.writing import Stream
 from synther.schema import check_size, parse
 from synther.schema import read as read_json
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from synther.data.formats import metadata
-from synther.data.formats.episodes import check_lengths, pair
-from synther.data.formats.hdf5 import attribute, check_numbers, created, opened
-from synther.data.formats.reading import Rename, keys_of_fields, reading, settled
-from synther.data.formats.writing import CHUNK_BYTES, Stream
 from synther.data.transitions import EXTRA, Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
+from synther.formats import metadata
+from synther.formats.episodes import check_lengths, pair
+from synther.formats.hdf5 import attribute, check_numbers, created, opened
+from synther.formats.reading import Rename, keys_of_fields, reading, settled
+from synther.formats.writing import CHUNK_BYTES, Stream
 
 
 def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:

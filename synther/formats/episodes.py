@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, Transitions
 from synther.errors import DataError, FormatError
+from synther.formats.writing import Stream
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from synther.data import spaces
-from synther.data.formats import gym_spaces
-from synther.data.formats.writing import Stream
+from synther.data import gym_spaces, spaces
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.formats.writing import Stream
 
 Actions = Literal["scaled", "raw"]
 

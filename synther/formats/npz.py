@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from synther.data.formats import metadata
-from synther.data.formats.episodes import flags, paired
-from synther.data.formats.reading import Rename, keys_of_fields, reading, settled
-from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
+from synther.formats import metadata
+from synther.formats.episodes import flags, paired
+from synther.formats.reading import Rename, keys_of_fields, reading, settled
+from synther.formats.writing import Stream
 from synther.schema import check_size
 
 _COMPACT = ("observations", "actions", "rewards", "episode_lengths", "terminated")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from synther.data import shipped, spaces
-from synther.data.formats import read, suffixes, write, writing
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError, Unwritable
+from synther.formats import read, suffixes, write, writing
 
 from ..support.files import store
 
@@ -227,7 +227,7 @@ def test_choosing_a_format(tmp_path: Path) -> None:
 
 def test_heavy_libraries_wait_until_used() -> None:
     script = (
-        "import sys, synther.data.formats\n"
+        "import sys, synther.formats\n"
         "heavy = {'h5py', 'pyarrow', 'minari', 'gymnasium', 'stable_baselines3', 'torch'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data import formats
+from synther import formats
 from synther.data.episodes import episode_ends, episode_ids
-from synther.data.formats import parquet
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
+from synther.formats import parquet
 
 log = logging.getLogger(__name__)
 

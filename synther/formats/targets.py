@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from synther.data import formats
-from synther.data.formats import MINARI
+from synther import formats
 from synther.durable import check_folder, check_new, check_writable
 from synther.errors import ConfigError, MissingExtra
+from synther.formats import MINARI
 
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
 """For each suffix of a target, the library that writes it and the extra that installs the library."""
