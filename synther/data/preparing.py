@@ -18,6 +18,7 @@ from synther.data.identities import with_identities
 from synther.data.inference import Integers
 from synther.data.lattices import ROWS_PER_WEIGHT, Grid
 from synther.data.layout import Layout
+from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
 from synther.data.rewards import with_formula
 from synther.data.scaling import Scaler, resolve_kinds
@@ -81,8 +82,12 @@ def prepare(
         given = [*given, *layout.mode_columns]
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
+    reward = [place.matrix.start for place in layout.places if place.field == "reward"]
+    shaped = reward if isinstance(layout.reward[0], Continuous) else []
     regression = (
-        Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends) if given else None
+        Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends, shaped)
+        if given
+        else None
     )
     scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))

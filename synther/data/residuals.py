@@ -49,8 +49,9 @@ _EXACT = 1e-3  # stds of an outcome that a line leaves of it, where it is exact
 _FEW = 0.25  # share of the rows at the ends of an outcome, up to which lines are fitted to the other rows
 _FAR = 1e30  # where a range without an end is said to end
 KNOTS = 32
+"""Of a bent column."""
 MOST_BENT = 8
-"""Columns that the regression is bent in, at most, and where each lies between its outer hundredths."""
+"""Columns that the regression is bent in, at most."""
 WORTH = 0.02
 """Share of an outcome's remaining variance that a bent column has to explain in rows it was not fitted on."""
 
@@ -69,6 +70,8 @@ class Regression:
     """That of the outcomes in an earlier fit."""
     ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Between which numbers some columns are in rows. Values at both ends are moved out."""
+    shaped: Sequence[int] = ()
+    """Outcomes that may follow from the others by curves, where lines may bend."""
 
     def among(self, columns: Collection[int]) -> Regression | None:
         """The same with no other outcomes than `columns`; None where none are left."""
@@ -83,9 +86,9 @@ class Regression:
         `shift` and `scale` (D,) are what was taken from all columns, and what they were divided by.
         """
         place = {column: columns.index(column) for column in varies}
-        given, outcomes, order = (
+        given, outcomes, order, shaped = (
             [place[column] for column in chosen if column in place]
-            for chosen in (self.given, self.outcomes, self.order)
+            for chosen in (self.given, self.outcomes, self.order, self.shaped if self.bent else ())
         )
         steps = self.grid.fit(drawn, place, scale, self.given)
         ends = {
@@ -93,8 +96,51 @@ class Regression:
             for column, both in self.ends.items()
             if column in place
         }
-        found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent, ends=ends)
+        found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent, ends=ends, shaped=shaped)
         return None if found is None else found.moved(range(len(columns)), columns)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What other outcomes tell about one by curves, one in each: a reward may be more than a line in the next
+    observation."""
+
+    column: int
+    inputs: tuple[int, ...]
+    ends: tuple[tuple[float, float], ...]
+    """The lowest and the highest number of each input. What lies beyond counts as these."""
+    knots: tuple[tuple[int, tuple[float, ...]], ...]
+    """Places among the inputs, and their knots."""
+    weights: tuple[float, ...]
+    """Of max(0, x - knot) for each knot."""
+
+    @classmethod
+    def fit(cls, rows: Matrix, x: Matrix, column: int, others: Sequence[int]) -> Shape | None:
+        """Of a column of `rows` (N, D), in those of the columns `others` that tell more of it than the given columns
+        `x` (N, G) do; None if there are none."""
+        every, y = np.concatenate([x, rows[:, list(others)]], axis=1), rows[:, [column]]
+        left = y - product(every, least_squares(every, y, narrow=_ERROR**2))
+        found = bends(every, left)
+        own = [(place - x.shape[1], knots) for place, knots in found if place >= x.shape[1]]
+        if not own:
+            return None
+        off = every + _ERROR * np.random.default_rng(0).standard_normal(every.shape)
+        weights = least_squares(_bent(off, found)[:, every.shape[1] :], left)[:, 0]
+        first = len(weights) - sum(len(knots) for _, knots in own)  # those of the given columns come before
+        inputs = [others[place] for place, _ in own]
+        ends = zip(rows[:, inputs].min(0).tolist(), rows[:, inputs].max(0).tolist(), strict=True)
+        knots = tuple((place, each) for place, (_, each) in enumerate(own))
+        return cls(column, tuple(inputs), tuple(ends), knots, tuple(weights[first:].tolist()))
+
+    def __call__(self, rows: Matrix) -> Matrix:
+        """What it is in rows (N, D). (N,)"""
+        low, high = zip(*self.ends, strict=True)
+        inputs = rows[:, list(self.inputs)].clip(low, high)
+        return product(_bent(inputs, self.knots)[:, inputs.shape[1] :], np.array(self.weights)[:, None])[:, 0]
+
+    def moved(self, places: Mapping[int, int]) -> Shape:
+        """The same for a matrix whose columns are in other places."""
+        return replace(self, column=places[self.column], inputs=tuple(places[column] for column in self.inputs))
 
 
 @dataclass(frozen=True)
@@ -121,6 +167,8 @@ class Residuals:
     ends: tuple[tuple[int, float, float], ...] = ()
     """Places among the given columns, and between which numbers these are, but for a gap at the ends. Such a column is
     two inputs: the number, and the gap."""
+    shapes: tuple[Shape, ...] = ()
+    """What is taken out of outcomes before the regression, and put back after it."""
 
     @classmethod
     def fit(
@@ -133,11 +181,13 @@ class Residuals:
         *,
         bent: bool = False,
         ends: Mapping[int, tuple[float, float]] = MappingProxyType({}),
+        shaped: Sequence[int] = (),
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
 
         `ends` says between which numbers columns are, but for a gap at both ends. `steps` are those of the outcomes
         that lie on a lattice. `order` is that of an earlier fit, to be kept as far as the columns are the same.
+        Outcomes that are `shaped` may follow from all others by curves.
         """
         moves = {step.column for step in steps}
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
@@ -148,6 +198,13 @@ class Residuals:
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
         x, y = _with_gaps(rows[:, list(given)], gaps), rows[:, list(outcomes)]
+        shapes = []
+        for column in shaped:
+            others = [outcome for outcome in outcomes if outcome not in shaped]
+            shape = Shape.fit(rows, x, column, others) if others else None
+            if shape is not None:
+                shapes.append(shape)
+                y[:, outcomes.index(column)] -= shape(rows)
         first = [outcomes.index(column) for column in order if column in outcomes]
         everywhere = np.ones(len(y), bool)
         lines = _Lines(x, y, everywhere, first, bent=bent)
@@ -167,6 +224,7 @@ class Residuals:
             tuple(scale.tolist()),
             tuple(steps),
             gaps,
+            tuple(shapes),
         )
 
     @property
@@ -200,6 +258,8 @@ class Residuals:
 
     def take_out(self, rows: Matrix) -> None:
         """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals."""
+        for shape in self.shapes:
+            rows[:, shape.column] -= shape(rows)
         if self.outcomes:
             residual = product(rows[:, list(self.outcomes)], self._own) - self._explained(rows)
             rows[:, list(self.outcomes)] = (residual - np.array(self.shift)) / np.array(self.scale)
@@ -219,6 +279,7 @@ class Residuals:
             given=tuple(places[column] for column in self.given),
             outcomes=tuple(places[column] for column in self.outcomes),
             steps=tuple(step.moved(places) for step in self.steps),
+            shapes=tuple(shape.moved(places) for shape in self.shapes),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -238,6 +299,7 @@ class Restorer:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
 
         self._steps = residuals.steps
+        self._shapes = [_Shaping(shape, device) for shape in residuals.shapes]
         self._given, self._outcomes = (row_index(each, device) for each in (residuals.given, residuals.outcomes))
         self._has_outcomes = bool(residuals.outcomes)
         if not self._has_outcomes:
@@ -266,6 +328,27 @@ class Restorer:
                 inputs = torch.cat([inputs, hinges])
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
+        for shape in self._shapes:
+            shape.put_back(columns)
+
+
+class _Shaping:
+    """A shape, in rows that lie by columns, on a device."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        def tensor(values: Any) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=device)
+
+        self._column = shape.column
+        self._inputs = row_index([shape.inputs[place] for place, knots in shape.knots for _ in knots], device)
+        ends = tensor([shape.ends[place] for place, knots in shape.knots for _ in knots])
+        self._low, self._high = ends[:, :1], ends[:, 1:]
+        self._knots = tensor([knot for _, knots in shape.knots for knot in knots])[:, None]
+        self._weights = tensor([shape.weights])
+
+    def put_back(self, columns: Tensor) -> None:
+        inputs = columns[self._inputs].clamp(self._low, self._high)
+        columns[self._column] += torch.mm(self._weights, inputs.sub_(self._knots).clamp_(min=0.0))[0]
 
 
 class _Lines:
@@ -337,9 +420,9 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         return ()
     places = []
     for place, column in enumerate(x.T):
-        low, high = np.quantile(column, [0.01, 0.99])
-        if low < high and len(np.unique(column[:1000])) >= KNOTS:
-            places.append((place, tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())))
+        knots = _knots(column) if len(np.unique(column[:1000])) >= KNOTS else ()
+        if knots:
+            places.append((place, knots))
     chosen: list[tuple[int, tuple[float, ...]]] = []
     while places and len(chosen) < MOST_BENT:
         tried = sorted(((*_bend(x[:, place], left, knots), (place, knots)) for place, knots in places), key=_gain)
@@ -350,6 +433,15 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         chosen.append(best)
         places = [bend for gain, _, bend in tried[:-1] if gain >= WORTH][-2 * MOST_BENT :]
     return tuple(sorted(chosen))
+
+
+def _knots(column: NDArray[np.float64]) -> tuple[float, ...]:
+    """Most of them evenly between the outer hundredths of a column (N,), and some in these: a line that just went on
+    would miss what a curve does there."""
+    lowest, low, high, highest = np.quantile(column, [0.001, 0.01, 0.99, 0.999])
+    parts = np.linspace(lowest, low, 3), np.linspace(low, high, KNOTS - 4), np.linspace(high, highest, 3)
+    every = np.unique(np.concatenate(parts))
+    return tuple(every[(column.min() < every) & (every < column.max())].tolist())
 
 
 def _gain(tried: tuple[float, Matrix, Any]) -> float:

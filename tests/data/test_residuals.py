@@ -69,6 +69,69 @@ def test_a_bent_regression_explains_a_sine_and_a_straight_one_does_not():
     assert straight.knots == ()
 
 
+def test_a_bent_regression_follows_a_curve_into_its_outer_hundredths():
+    random = np.random.default_rng(0)
+    x = random.normal(size=60_000)
+    rows = unit(np.column_stack([x, np.sin(3 * x)]))
+    found = Residuals.fit(rows, [0], [1], bent=True)
+    left = rows.copy()
+    found.take_out(left)
+    outer = np.abs(rows[:, 0]) > np.quantile(np.abs(rows[:, 0]), 0.98)
+    assert (left[outer, 1] * found.scale[0]).std() < 0.3  # where a line that goes on is off by 0.6
+    assert found.scale[0] < 0.08
+
+
+def shaped_rows(count: int = 20_000) -> np.ndarray:
+    """A state, its next value, and a reward, whose noises are 0.1: of a curve in the next value."""
+    random = np.random.default_rng(0)
+    state = random.normal(size=count)
+    following = 0.9 * state + 0.1 * random.normal(size=count)
+    reward = following + np.sin(2 * following) + 0.1 * random.normal(size=count)
+    return np.column_stack([state, following, reward])
+
+
+def test_a_reward_that_is_a_curve_in_the_next_observation_has_no_more_than_its_noise_left():
+    """Of two columns that explain each other, the product of what is left is that of their noises."""
+    raw = shaped_rows()
+    rows, std = unit(raw), raw.std(0)
+    plain, shaped = (Residuals.fit(rows, [0], [1, 2], bent=True, shaped=chosen) for chosen in ([], [2]))
+    noises = [
+        np.prod([found.scale[place] * std[column] for place, column in enumerate(found.outcomes)])
+        for found in (plain, shaped)
+    ]
+    assert noises[0] > 0.0105
+    assert noises[1] == pytest.approx(0.01, rel=0.03)
+    assert [(shape.column, shape.inputs) for shape in shaped.shapes] == [(2, (1,))]
+    moved = Residuals.from_json(json.loads(json.dumps(shaped.to_json()))).moved([0, 1, 2], [3, 1, 0])
+    there = rows[:, [2, 1, 1, 0]].copy()
+    moved.take_out(there)
+    moved.put_back(there)
+    np.testing.assert_allclose(there, rows[:, [2, 1, 1, 0]], rtol=0, atol=1e-12)
+
+
+def test_generated_rewards_follow_the_curve_wherever_the_next_observation_goes():
+    """Beyond all real rows the curve goes on as a line."""
+    raw = shaped_rows()
+    mean, std = raw.mean(0), raw.std(0)
+    found = Residuals.fit((raw - mean) / std, [0], [1, 2], bent=True, shaped=[2])
+    generated = np.random.default_rng(1).normal(size=(20_000, 3))
+    generated[:, 0] = (raw[:, 0] - mean[0]) / std[0]
+    found.put_back(generated)
+    _, following, reward = (generated * std + mean).T
+    off = reward - following - np.sin(2 * following)
+    assert off.std() == pytest.approx(0.1, rel=0.05)
+    generated[:, 1] = 100.0
+    assert np.isfinite(generated).all()
+
+
+@pytest.mark.parametrize("case", ["the state", "noise"])
+def test_a_reward_has_no_shape_where_other_columns_explain_it(case):
+    raw = shaped_rows()
+    random = np.random.default_rng(1)
+    raw[:, 2] = random.normal(size=len(raw)) + (np.sin(2 * raw[:, 0]) if case == "the state" else 0.0)
+    assert Residuals.fit(unit(raw), [0], [1, 2], bent=True, shaped=[2]).shapes == ()
+
+
 def test_a_regression_is_not_bent_for_noise_or_for_few_rows():
     rows = some_rows(16_000)
     assert Residuals.fit(rows, [0, 1, 2], [3, 4], bent=True).knots == ()
