@@ -198,10 +198,9 @@ class Residuals:
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
         x, y = _with_gaps(rows[:, list(given)], gaps), rows[:, list(outcomes)]
-        shapes = []
-        for column in shaped:
-            others = [outcome for outcome in outcomes if outcome not in shaped]
-            shape = Shape.fit(rows, x, column, others) if others else None
+        shapes, others = [], [column for column in outcomes if column not in shaped]
+        for column in outcomes:
+            shape = Shape.fit(rows, x, column, others) if others and column in shaped else None
             if shape is not None:
                 shapes.append(shape)
                 y[:, outcomes.index(column)] -= shape(rows)

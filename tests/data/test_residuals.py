@@ -124,6 +124,16 @@ def test_generated_rewards_follow_the_curve_wherever_the_next_observation_goes()
     assert np.isfinite(generated).all()
 
 
+@pytest.mark.parametrize("scaling", ["none", "minmax"])
+def test_a_reward_that_is_not_scaled_has_no_shape(scaling):
+    matrix = shaped_rows()
+    scaler = Scaler.fit(
+        matrix, ["standard", "standard", scaling], regression=Regression([0], [1, 2], bent=True, shaped=[2])
+    )
+    assert scaler.residuals.shapes == ()
+    np.testing.assert_allclose(scaler.inverse(scaler.transform(matrix)), matrix, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("case", ["the state", "noise"])
 def test_a_reward_has_no_shape_where_other_columns_explain_it(case):
     raw = shaped_rows()
