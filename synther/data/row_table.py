@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.kinds import Binary, Categorical, Codebook, Constant, OneHot, as_keys
+from synther.data.kinds import Binary, Categorical, Codebook, Constant, Derived, OneHot, as_keys
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 
@@ -34,7 +34,7 @@ UNSEEN = 0.1
 """and share of its observations, at most, that come once. By Good and Turing's estimate, as many of those to come are
 not among them."""
 
-_FINITE = (Constant, Binary, Categorical, OneHot, Codebook)
+_FINITE = (Constant, Binary, Categorical, OneHot, Codebook, Derived)  # the last follow from the others
 
 
 @dataclass(frozen=True, eq=False)

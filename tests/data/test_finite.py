@@ -11,8 +11,20 @@ import pytest
 
 from synther.data import inference, kinds, row_table, spaces
 from synther.data.codes import code_width, decode_index, encode_index
-from synther.data.kinds import Binary, Categorical, Codebook, Constant, Continuous, Integer, OneHot, from_json, to_json
+from synther.data.kinds import (
+    Binary,
+    Categorical,
+    Codebook,
+    Constant,
+    Continuous,
+    Derived,
+    Integer,
+    OneHot,
+    from_json,
+    to_json,
+)
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
 from synther.errors import DataError
@@ -312,6 +324,18 @@ class TestRowTable:
             action=rows.action[:5_000],
         )
         assert RowTable.fit(fresh, Layout.infer(fresh)) is None, "most of these were never seen"
+
+    def test_symbols_with_two_names_are_in_a_table_as_they_were(self):
+        """Pictures whose second half says the same as the first: a colour that goes with each kind of thing."""
+        book = RANDOM.integers(0, 3, (1_500, 12))
+        book = np.concatenate([book, np.array([5, 0, 2])[book]], axis=1)
+        seen = book[RANDOM.integers(0, 1_500, (20_000, 2))]
+        rows = rows_of(seen[:, 0], next_observation=seen[:, 1], action=RANDOM.integers(0, 4, 20_000))
+        layout = prepare(rows, "standard", "onehot", True, residuals="linear", counted=True).layout
+        assert any(isinstance(kind, Derived) for kind in layout.observation)
+        drawn = RowTable.fit(rows, layout).draw(1_000, layout, np.random.default_rng(0))
+        for field in (drawn.observation, drawn.next_observation):
+            assert {*map(tuple, field.tolist())} <= {*map(tuple, book.tolist())}
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 6, 8, 11, 13, 64, 100])
