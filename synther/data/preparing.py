@@ -84,12 +84,10 @@ def prepare(
     kinds = resolve_kinds(layout, scaling)
     reward = [place.matrix.start for place in layout.places if place.field == "reward"]
     shaped = reward if isinstance(layout.reward[0], Continuous) else []
-    regression = (
-        Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends, shaped)
-        if given
-        else None
+    regression = Regression(
+        given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends, optional=reward, shaped=shaped
     )
-    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
+    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression if given else None)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 

@@ -19,6 +19,7 @@ NOTE[paper]: the reference generates the next observation itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -48,6 +49,8 @@ _NOTHING = SMALLEST**2  # variance, of 1, below which an outcome explains nothin
 _EXACT = 1e-3  # stds of an outcome that a line leaves of it, where it is exact
 _FEW = 0.25  # share of the rows at the ends of an outcome, up to which lines are fitted to the other rows
 _FAR = 1e30  # where a range without an end is said to end
+_SIMPLER = 0.1  # nats by which an outcome may become less simple where it is explained
+_OFTEN, _MOST = 0.005, 0.5  # share of rows with a number that comes again and again, and of others that are needed
 KNOTS = 32
 """Of a bent column."""
 MOST_BENT = 8
@@ -70,6 +73,8 @@ class Regression:
     """That of the outcomes in an earlier fit."""
     ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Between which numbers some columns are in rows. Values at both ends are moved out."""
+    optional: Sequence[int] = ()
+    """Outcomes that stay as they are if a bent line makes them less simple."""
     shaped: Sequence[int] = ()
     """Outcomes that may follow from the others by curves, where lines may bend."""
 
@@ -86,17 +91,18 @@ class Regression:
         `shift` and `scale` (D,) are what was taken from all columns, and what they were divided by.
         """
         place = {column: columns.index(column) for column in varies}
-        given, outcomes, order, shaped = (
+        given, outcomes, order, optional, shaped = (
             [place[column] for column in chosen if column in place]
-            for chosen in (self.given, self.outcomes, self.order, self.shaped if self.bent else ())
+            for chosen in (self.given, self.outcomes, self.order, self.optional, self.shaped)
         )
+        bent: Any = {"bent": True, "optional": optional, "shaped": shaped} if self.bent else {}
         steps = self.grid.fit(drawn, place, scale, self.given)
         ends = {
             place[column]: tuple(((np.clip(both, -_FAR, _FAR) - shift[column]) / scale[column]).tolist())
             for column, both in self.ends.items()
             if column in place
         }
-        found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent, ends=ends, shaped=shaped)
+        found = Residuals.fit(drawn, given, outcomes, steps, order, ends=ends, **bent)
         return None if found is None else found.moved(range(len(columns)), columns)
 
 
@@ -181,13 +187,15 @@ class Residuals:
         *,
         bent: bool = False,
         ends: Mapping[int, tuple[float, float]] = MappingProxyType({}),
+        optional: Sequence[int] = (),
         shaped: Sequence[int] = (),
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
 
         `ends` says between which numbers columns are, but for a gap at both ends. `steps` are those of the outcomes
         that lie on a lattice. `order` is that of an earlier fit, to be kept as far as the columns are the same.
-        Outcomes that are `shaped` may follow from all others by curves.
+        Outcomes that are `optional` stay as they are if a bent line makes them less simple; outcomes that are `shaped`
+        may follow from all others by curves.
         """
         moves = {step.column for step in steps}
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
@@ -197,7 +205,12 @@ class Residuals:
         if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(gaps) + len(outcomes)):
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
-        x, y = _with_gaps(rows[:, list(given)], gaps), rows[:, list(outcomes)]
+        x = _with_gaps(rows[:, list(given)], gaps)
+        if any(column in optional for column in outcomes):
+            outcomes = _simpler(x, rows, outcomes, optional)
+        if not outcomes:
+            return cls(tuple(given), (), (), (), (), (), tuple(steps)) if steps else None
+        y = rows[:, list(outcomes)]
         shapes, others = [], [column for column in outcomes if column not in shaped]
         for column in outcomes:
             shape = Shape.fit(rows, x, column, others) if others and column in shaped else None
@@ -378,6 +391,36 @@ class _Lines:
         for lines, left in ((self, mine), (other, theirs)):
             left[lines.places] = lines.residual[rows].std(0)
         return bool(((mine < _EXACT) & (mine < theirs / 10)).any())
+
+
+def _simpler(x: Matrix, rows: Matrix, outcomes: Sequence[int], optional: Collection[int]) -> list[int]:
+    """The `outcomes`, columns of `rows` (N, D), without `optional` ones that get less simple when what bent lines tell
+    of them is taken out. Lines are in `x` (N, G) and in other outcomes.
+
+    A reward may nearly always be about 0 and seldom large. A line explains most of its variance, and leaves numbers
+    about 0 that vary as much as the line.
+    """
+    y = rows[:, list(outcomes)]
+    lines = _Lines(x, y, np.ones(len(y), bool), (), bent=True)
+    left = {outcomes[place]: own for place, own in zip(lines.places, lines.residual.T, strict=True)}
+
+    def is_simpler(column: int) -> bool:
+        before = rows[:, column]
+        return _spacing(left[column], before) <= _spacing(before, before) + _SIMPLER
+
+    return [column for column in outcomes if column not in optional or is_simpler(column)]
+
+
+def _spacing(values: NDArray[np.float64], rows: NDArray[np.float64]) -> float:
+    """How far values (N,) of neighbouring ranks lie apart: the mean logarithm, which is their entropy (Vasicek 1976) up
+    to a constant. Rows in which `rows` (N,) is a number that comes again and again do not count; 0 if most are such."""
+    some = slice(None, None, -(-len(rows) // _TRIED))
+    _, kind, count = np.unique(rows[some], return_inverse=True, return_counts=True)
+    once = np.sort(values[some][count[kind] <= max(2, _OFTEN * len(kind))])
+    if len(once) < _MOST * len(kind):
+        return 0.0
+    apart = round(math.sqrt(len(once)))
+    return float(np.log(np.maximum(once[2 * apart :] - once[: -2 * apart], SMALLEST**2)).mean())
 
 
 def _between(y: Matrix, ends: Sequence[tuple[float, float] | None]) -> NDArray[np.bool_]:

@@ -142,6 +142,30 @@ def test_a_reward_has_no_shape_where_other_columns_explain_it(case):
     assert Residuals.fit(unit(raw), [0], [1, 2], bent=True, shaped=[2]).shapes == ()
 
 
+@pytest.mark.parametrize("count", [2_000, 30_000])
+def test_an_outcome_that_a_line_makes_less_simple_stays_as_it_is(count):
+    """A reward of 0.001 in most rows and of 1 in some: a line explains a part of its variance, and leaves numbers that
+    vary a hundred times as much as the small ones."""
+    random = np.random.default_rng(0)
+    state = random.normal(size=(count, 2))
+    following = 0.9 * state[:, 0] + 0.1 * random.normal(size=count)
+    heavy = state[:, 1] + 0.3 * random.standard_t(3, count)
+    chance = random.uniform(size=count)
+    reward = np.exp(4 * state[:, 0] - 7).clip(max=1.0) * random.uniform(0.5, 1.5, count)
+    rows = unit(np.column_stack([state, following, heavy, chance, reward]))
+    every = [2, 3, 4, 5]
+    assert {*Residuals.fit(rows, [0, 1], every, bent=True, optional=every).outcomes} == {2, 3, 4}
+    assert Residuals.fit(rows, [0, 1], [5], bent=True, optional=[5]) is None
+    assert Residuals.fit(rows, [0, 1], [5], bent=True).outcomes == (5,)
+
+
+def test_an_outcome_of_which_most_are_one_number_is_regressed_as_ever():
+    random = np.random.default_rng(0)
+    state = random.normal(size=(20_000, 1))
+    rows = unit(np.column_stack([state, np.where(state[:, 0] > 1, state[:, 0], 0.0)]))
+    assert Residuals.fit(rows, [0], [1], bent=True, optional=[1]).outcomes == (1,)
+
+
 def test_a_regression_is_not_bent_for_noise_or_for_few_rows():
     rows = some_rows(16_000)
     assert Residuals.fit(rows, [0, 1, 2], [3, 4], bent=True).knots == ()
