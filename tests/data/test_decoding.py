@@ -43,7 +43,8 @@ UNUSUAL = TerminationTree((0, -1, -1), (0.0, 0, 0), (1, -1, -1), (2, -1, -1), (F
 
 def rows(count: int = 12_000, dtype: type = np.float32) -> Transitions:
     """All that any device decodes. Numbers: smooth, clipped at both ends or one, with a spike inside their range,
-    constant, an angle, cosine and sine of another, in proportion to what they were. And a flag."""
+    constant, an angle, cosine and sine of another, in proportion to what they were. And a flag, and a reward that is a
+    curve in the next observation."""
     random = np.random.default_rng(0)
     smooth, clipped, spiked = random.normal(size=(3, count))
     spiked = np.where(random.random(count) < 0.2, 0.0, np.maximum(spiked, -1))
@@ -58,7 +59,7 @@ def rows(count: int = 12_000, dtype: type = np.float32) -> Transitions:
         made = (smooth + step, limited, spiked, np.full(count, 2.5), angle, price * np.exp(0.05 * noise), *ring)
         return np.stack(made, 1).astype(dtype)
 
-    reward = np.sin(2 * smooth) + 0.1 * random.normal(size=count)
+    reward = np.sin(2 * (smooth + 0.1 * action[:, 0])) + 0.1 * random.normal(size=count)
     here, there = seen(np.zeros(count), np.zeros(count)), seen(0.1 * action[:, 0], random.normal(size=count))
     made = (here, action.astype(dtype), reward, there, random.random(count) < 0.1)
     return Transitions(*made, extra={"discount": random.choice([0.0, 0.99], count)})
@@ -93,7 +94,7 @@ def test_trees_are_asked_about_rows_as_they_come_out():
     assert kinds[Spiked] >= 4
     assert kinds[Derived] == 1
     assert kinds[Logarithmic] == kinds[Wrapped] == 2
-    assert len(found.layout.spheres) == len(found.layout.turns) == 1
+    assert len(found.layout.spheres) == len(found.layout.turns) == len(found.scaler.residuals.shapes) == 1
     assert np.array_equal(made.rows.terminal, (here[:, 1] > 0.5) & (there[:, 0] > 0.2))
     assert np.array_equal(made.unusual, here[:, 0] > 0)
     assert Decoder(found.layout, found.scaler)(noisy(found)).unusual is None
