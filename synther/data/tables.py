@@ -31,6 +31,10 @@ _EXPLAINS = 0.005  # and that this may explain of real numbers
 _ERRORS, _SHIFT = 6.0, 0.25  # standard errors, and stds, by which real numbers may be others beside a value
 _CERTAIN = 0.05  # share of an outcome's variance that is left to chance
 _SAMPLED = 1 << 17  # rows that tables are counted in
+_PAIRED = 1 << 14  # rows, and numbers, in which products are looked at
+_MOST_PAIRED = 32
+_COMMON = 0.01  # variance of a value's share from which products are looked at: of rarer ones chance tells too much
+_NOTICED = 5.0  # standard errors from which the correlation of a product counts
 _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
 _FOLLOWING = ("next_observation", "reward", "terminal")  # each may follow from those before it
 
@@ -83,15 +87,18 @@ def find(
         return []
     given = _standard(given)
     earlier = [place for place in discrete if place not in outcomes]
+    values = _standard(
+        np.concatenate([np.empty((len(given), 0)), *(_codes(discrete, counts, one) for one in earlier)], 1)
+    )
     found: list[Following] = []
     open_ended: list[Matrix] = []
     for outcome in outcomes:
         table = _counted(outcome, earlier, discrete, counts)
         left = _left(table, discrete)
-        spread = np.eye(counts[outcome])[discrete[outcome]].var(0).sum()
+        spread = _codes(discrete, counts, outcome).var(0).sum()
         is_chance = outcome in certain and left.var(0).sum() > _CERTAIN * spread
-        if is_chance or _explained(given, left) > _EXPLAINED or _go_with(given, left):
-            open_ended.append(np.eye(counts[outcome])[discrete[outcome]])
+        if is_chance or _explained(given, left, values) > _EXPLAINED or _go_with(given, left):
+            open_ended.append(_codes(discrete, counts, outcome))
         else:
             found.append(table)
         earlier.append(outcome)
@@ -104,6 +111,11 @@ def find(
         for table in found
         if _explains(table, discrete, others) <= _EXPLAINS and not _go_with(others, _left(table, discrete))
     ]
+
+
+def _codes(discrete: Mapping[int, Classes], counts: Mapping[int, int], place: int) -> Matrix:
+    """1 for the value that each row has, and else 0. (N, K)"""
+    return np.eye(counts[place])[discrete[place]]
 
 
 def _counted(
@@ -151,15 +163,39 @@ def _left(table: Following, discrete: Mapping[int, Classes]) -> Matrix:
     return np.asarray(np.eye(shares.shape[1])[values] - shares)
 
 
-def _explained(given: Matrix, left: Matrix) -> float:
-    """The largest share of a column's variance that a line, or a bent line, in real numbers explains."""
+def _explained(given: Matrix, left: Matrix, values: Matrix) -> float:
+    """The largest share of a column's variance that a line, a bent line, or products explain: of two real numbers, or
+    of one and whether a discrete column has some value. All are of std 1."""
     left = left[:, left.std(0) > 1e-3]
     if not given.shape[1] or not left.shape[1]:
         return 0.0
-    half = np.arange(len(given)) % 2 == 0
-    told = left[half].mean(0) + (given[~half] - given[half].mean(0)) @ least_squares(given[half], left[half])
+    if bends(given, left):
+        return 1.0
+    most, often = _told_share(given, left), left[:: -(-len(given) // _PAIRED), left.var(0) > _COMMON]
+    if often.shape[1]:
+        given, values = (each[:: -(-len(each) // _PAIRED)] for each in (given, values))
+        most = max(most, _told_share(_products(given, often, values), often))
+    return most
+
+
+def _told_share(x: Matrix, left: Matrix) -> float:
+    """The largest share of a column's variance that a line in `x` explains, judged by every second row."""
+    half = np.arange(len(x)) % 2 == 0
+    told = left[half].mean(0) + (x[~half] - x[half].mean(0)) @ least_squares(x[half], left[half])
     gain = 1 - ((left[~half] - told) ** 2).mean(0) / np.maximum(left[~half].var(0), 1e-12)
-    return 1.0 if bends(given, left) else float(gain.max())
+    return float(gain.max())
+
+
+def _products(given: Matrix, left: Matrix, values: Matrix) -> Matrix:
+    """Real numbers, and those products that what is left goes with, in every second row."""
+    every, half = [given], np.arange(len(given)) % 2 == 0
+    wanted = _standard(left[half])
+    for place, column in enumerate(given.T[:_MOST_PAIRED]):
+        pairs = column[:, None] * np.concatenate([given[:, place:_MOST_PAIRED], values], axis=1)
+        mean, std = pairs[half].mean(0), np.maximum(pairs[half].std(0), 1e-12)
+        goes = np.abs(((pairs[half] - mean) / std).T @ wanted).max(1, initial=0.0)
+        every.append(pairs[:, goes > _NOTICED * math.sqrt(half.sum())])
+    return np.concatenate(every, axis=1)
 
 
 def _go_with(columns: Matrix, left: Matrix) -> bool:

@@ -166,6 +166,22 @@ def test_terminals_follow_from_discrete_columns_where_those_decide_them():
     assert "terminal" not in drawn_names(inferred(at_random))
 
 
+@pytest.mark.parametrize(
+    "chance",
+    [
+        lambda numbers, action: np.where(action == 1, numbers[:, 0], -numbers[:, 0]),  # which arm suits the context
+        lambda numbers, action: 2 * numbers[:, 0] * numbers[:, 1],
+    ],
+)
+def test_an_outcome_that_follows_from_numbers_and_an_action_together_has_no_table(real, chance):
+    """On average over the actions, no number tells anything."""
+    draw, numbers = np.random.default_rng(1), real.observation[:, 6:]
+    won = draw.random(len(real)) < 1 / (1 + np.exp(-chance(numbers, real.action)))
+    names = drawn_names(inferred(replace(real, reward=won.astype(np.float32))))
+    assert "reward" not in names
+    assert "next_observation[1]" in names
+
+
 def test_few_rows_have_no_tables():
     assert inferred(world(900)).following == ()
 
