@@ -20,7 +20,7 @@ from synther.data.lattices import ROWS_PER_WEIGHT, Grid
 from synther.data.layout import Layout
 from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
-from synther.data.rewards import with_formula
+from synther.data.rewards import with_exact_formula, with_formula
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.tables import with_tables
 from synther.data.transitions import Transitions
@@ -67,10 +67,10 @@ def prepare(
     if terminal_reward:
         layout = _without_price(layout, rows, coding, spikes, integers)
     if residuals != "none":
-        layout = with_identities(layout, rows)
+        layout = with_exact_formula(with_identities(layout, rows), rows)
     if counted:
         layout = with_tables(layout, rows, decided)
-    if layout.can_be_priced:
+    if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=terminal_reward)
     if residuals != "none":
         for found_in in (with_turns, with_clips, with_flags, with_formula):

@@ -27,7 +27,7 @@ from synther.data.identities import FIELDS, written_sum
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
-from synther.data.values import Derived
+from synther.data.values import Constant, Derived
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -215,6 +215,26 @@ class Formula:
         return found
 
 
+def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
+    """The same layout without a reward that is no plain number, such as a count, if a formula gives that of every row.
+
+    A line is such a formula too: no regression tells rewards of a few values.
+    """
+    (kind,) = layout.reward
+    if isinstance(kind, (Continuous, Constant, Spiked)):
+        return layout
+    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    formula = _found(layout, some, some.reward.astype(np.float64), lines=True)
+    if formula is None:
+        return layout
+    std = float(some.reward.std())
+    for written in (*(formula.rounded(digits, std) for digits in _DIGITS), formula):
+        told = (written(as_fields(chunk.arrays())).numpy().astype(rows.reward.dtype) for chunk in rows.chunks(_CHUNK))
+        if all((own == chunk.reward).all() for own, chunk in zip(told, rows.chunks(_CHUNK), strict=True)):
+            return replace(layout, reward=(Derived(),), formula=written)
+    return layout
+
+
 def with_formula(layout: Layout, rows: Transitions) -> Layout:
     """The same layout, with what a formula leaves of the reward in place of it, if there is one."""
     (kind,) = layout.reward
@@ -255,8 +275,8 @@ def _values(one: Input, fields: Mapping[str, Tensor]) -> Tensor:
     return column if one.value is None else (column == one.value).double()
 
 
-def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64]) -> Formula | None:
-    """The formula of some rows, fitted on every second one and judged by the others."""
+def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, lines: bool = False) -> Formula | None:
+    """The formula of some rows, fitted on every second one and judged by the others. With `lines` it may be a line."""
     std, fields = float(reward.std()), as_fields(rows.arrays())
     inputs = _inputs(layout, fields)
     few = len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS)
@@ -268,26 +288,34 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64]) -> Fo
     paired = [last.get(one, place) for place, one in enumerate(inputs)]
     mean = raw.mean(1)[paired].tolist()  # one for the same quantity at two moments, so that differences have none
     y = torch.from_numpy(reward / std)
-    # A next observation enters as the change since the last one: the two are nearly the same.
+    # A next observation enters as the change since the last one: the two are nearly the same. Values of an action
+    # enter as what is paid more for them than for the most frequent one.
+    usual = {}
+    for place in sorted(range(len(inputs)), key=lambda place: float(raw[place].mean())):
+        if inputs[place].value is not None:
+            usual[inputs[place].column] = place
     line = [
-        Term("column", (place,), () if paired[place] == place else (paired[place],)) for place in range(len(inputs))
+        Term("column", (place,), () if paired[place] == place else (paired[place],))
+        for place in range(len(inputs))
+        if place not in usual.values()
     ]
     ground = _values_of(line, raw, mean, raw.dtype)
     varies = ground[:, ::2].std(1) > 0
     line, ground = [term for term, own in zip(line, varies.tolist(), strict=True) if own], ground[varies]
     by_line = _Fit(_Table(line, ground, y))
-    if by_line.left <= _NO_MORE:
+    is_line = by_line.left <= _NO_MORE
+    if is_line and not lines:
         return None
-    chosen = _chosen(by_line, layout, inputs, raw, mean)
-    if not chosen:
+    chosen = [] if is_line else _chosen(by_line, layout, inputs, raw, mean)
+    if not chosen and not is_line:
         return None
     terms, more = [*line, *chosen], _values_of(chosen, raw, mean, raw.dtype)
     fit = _Fit(_Table(terms, torch.cat([ground, more]), y)).pruned()
-    if not fit.left <= LEAVES * by_line.left:
+    if not is_line and not fit.left <= LEAVES * by_line.left:
         return None
     zero = [0.0] * len(mean)
     plain = _Fit(_Table(terms, _values_of(terms, raw, zero, raw.dtype), y)).pruned()
-    if plain.left <= 1.1 * fit.left:  # it reads better, unless columns are huge
+    if plain.left <= max(1.1 * fit.left, _NO_MORE):  # it reads better, unless columns are huge
         fit, mean = plain, zero
     formula = Formula(
         tuple(inputs), tuple(mean), tuple(fit.terms), tuple((fit.weights * std).tolist()), fit.level * std
@@ -436,6 +464,7 @@ def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iter
     ]
     figures += [("length", block) for own in blocks for block in own]
     figures += [("distance", one + two) for own in blocks for one, two in combinations(own, 2)]
+    yield from (Term("distance", at(FIELDS[2], block) + at(FIELDS[0], block)) for own in blocks for block in own)
     figures += [("angle", pair) for first, second in circles for pair in ((first, second), (second, first))]
     for name, columns in figures:
         here, there = at(FIELDS[0], columns), at(FIELDS[2], columns)

@@ -122,6 +122,48 @@ def test_actions_without_an_order_have_a_price_each():
     np.testing.assert_allclose(layout.unpack(layout.pack(real)).reward, real.reward, atol=1e-4)
 
 
+def counted() -> Transitions:
+    """The reward is the number of twelve flags that are set, less 2 for the third action."""
+    draw = np.random.default_rng(4)
+    here, action = draw.integers(0, 2, (ROWS, 12)), draw.integers(0, 4, ROWS)
+    there = np.where(draw.random(here.shape) < 0.1, 1 - here, here)
+    paid = there.sum(1) - 2.0 * (action == 2)
+    return Transitions(*(part.astype(np.float32) for part in (here, action, paid, there)), np.zeros(ROWS, bool))
+
+
+def test_a_count_follows_from_what_is_counted():
+    """A reward of few whole numbers, in a world without any real number."""
+    real = replace(counted(), action=counted().action.astype(np.int64))
+    found = prepare(real, "standard", "onehot", True, residuals="linear", counted=True)
+    assert isinstance(found.layout.reward[0], Derived)
+    assert "-2 [action = 2] + next_observation[0]" in found.layout.computed[0]
+    flipped = found.matrix.copy()
+    flipped[:, 3:12] *= -1
+    made = decoded(found, flipped)
+    assert (made.observation != real.observation).any()
+    np.testing.assert_array_equal(made.reward, made.next_observation.sum(1) - 2 * (made.action == 2))
+
+
+def test_a_count_that_one_row_contradicts_is_generated():
+    real = counted()
+    real.reward[77] += 1
+    assert prepared(real).layout.formula is None
+
+
+def test_the_price_of_terminals_is_not_added_to_a_count():
+    real = replace(counted(), terminal=counted().next_observation.sum(1) > 10)
+    found = prepare(real, "standard", "onehot", True, residuals="linear", terminal_reward=3.0)
+    np.testing.assert_array_equal(decoded(found, found.matrix).reward, real.reward)
+
+
+def test_the_length_of_a_step_is_a_reward():
+    here, _, there = parts()
+    real = rows(-np.linalg.norm(there[:, :2] - here[:, :2], axis=1) + 0.5 * there[:, 2])
+    (told,) = prepared(real).layout.computed
+    step = "|next_observation[0], next_observation[1] - observation[0], observation[1]|"
+    assert told == f"reward = 0.5 next_observation[2] - {step}"
+
+
 @pytest.mark.parametrize(
     "law",
     [
