@@ -5,7 +5,8 @@
 Fits a preset on 20,000 rows of each world, draws as many, and measures on both what the world guarantees: a goal that
 stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together, a shop whose
 goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end, gates that a
-bird has to fly through, beams of a sensor that nearly follow from each other.
+bird has to fly through, beams of a sensor that nearly follow from each other, a set point that depends on the hour,
+arms that pay by chance, switches that are counted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ SHELF = 60  # goods that fit into the shop
 GATES, GAP = np.arange(8) / 10, 0.3  # lower edges, and how far the upper ones are above them
 FAR, NEAR = 29, 3  # steps from a gate to the next, and those in which a bird is inside one
 BEAMS, BEYOND = np.linspace(0, 0.9, 10), 0.6  # angles of a distance sensor, and the tilt at which a walker falls
+POINT = np.random.default_rng(1).normal(20, 3, 24)  # mean set point of each hour
+SUITS = np.linspace(-1, 1, 24).reshape(4, 6)  # how much each arm likes each number of the context
+SWITCHES, FLIPS, PULLED = 14, 0.03, 0.9  # chances that a switch flips by itself, and when it is pulled
 RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
 
 Figures = dict[str, float]
@@ -392,6 +396,83 @@ def of_beams(rows: Transitions) -> Figures:
     }
 
 
+def heating(seed: int) -> Transitions:
+    """Hour, temperature, and a set point that depends on the hour and varies. Heat comes on below the set point in most
+    rows. To be off the set point costs, and so does heat."""
+    draw, many = np.random.default_rng(seed), 100
+    here, parts = np.stack([draw.integers(0, 24, many), *draw.normal(20, 3, (2, many))], 1), []
+    here[:, 2] = POINT[here[:, 0].astype(int)]
+    for _ in range(ROWS // many):
+        heat = np.where(draw.random(many) < 0.3, draw.random(many) < 0.5, here[:, 1] < here[:, 2])
+        after = here.copy()
+        after[:, 0] = (here[:, 0] + 1) % 24
+        after[:, 1] += 0.1 * (10 - here[:, 1]) + 2.5 * heat + 0.1 * draw.normal(size=many)
+        after[:, 2] = POINT[after[:, 0].astype(int)] + 0.3 * draw.normal(size=many)
+        parts.append(
+            (here, heat[:, None], -np.abs(after[:, 1] - after[:, 2]) - 0.2 * heat, after, np.zeros(many, bool))
+        )
+        here = after
+    return _rows(parts)
+
+
+def of_heating(rows: Transitions) -> Figures:
+    here, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    heat, cold = rows.action[:, 0], here[:, 1] < here[:, 2]
+    step = after[:, 1] - here[:, 1] - 0.1 * (10 - here[:, 1]) - 2.5 * heat
+    point, later = (side[:, 2] - POINT[side[:, 0].astype(int) % 24] for side in (here, after))
+    return {
+        "the next hour is the next": share(after[:, 0] == (here[:, 0] + 1) % 24),
+        "spread of the set point in an hour / true": float(point.std() / 0.3),
+        "spread of the next one / true": float(later.std() / 0.3),
+        "spread of the next temperature / true": float(step.std() / 0.1),
+        "heat below the set point": share(heat == 1, cold),
+        "heat above it": share(heat == 1, ~cold),
+        "error of the reward": float(np.abs(rows.reward + np.abs(after[:, 1] - after[:, 2]) + 0.2 * heat).mean()),
+    }
+
+
+def arms(seed: int) -> Transitions:
+    """One pull of four arms, which pay 1 or nothing: how likely is a matter of arm and context together."""
+    draw = np.random.default_rng(seed)
+    context, arm = draw.normal(size=(ROWS, 6)), draw.integers(0, 4, ROWS)
+    paid = draw.random(ROWS) < _chance(context, arm)
+    parts = (context.astype(np.float32), arm, paid.astype(np.float32), np.zeros((ROWS, 6), np.float32))
+    return Transitions(*parts, np.ones(ROWS, bool))
+
+
+def _chance(context: Array, arm: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-(context * SUITS[arm]).sum(1))))
+
+
+def of_arms(rows: Transitions) -> Figures:
+    chance = _chance(rows.observation, rows.action)
+    parts = {"below 0.1": (0.0, 0.1), "0.1 to 0.3": (0.1, 0.3), "0.7 to 0.9": (0.7, 0.9), "above 0.9": (0.9, 1.0)}
+    inside = {name: (chance >= low) & (chance < high) for name, (low, high) in parts.items()}
+    paid = {name: share(rows.reward == 1, own) / float(chance[own].mean()) for name, own in inside.items()}
+    return {f"paid / true, with a chance {name}": value for name, value in paid.items()}
+
+
+def switches(seed: int) -> Transitions:
+    """Fourteen switches that now and then flip by themselves. The one that is pulled mostly does. The reward is how
+    many are on."""
+    draw = np.random.default_rng(seed)
+    here, pulled = draw.integers(0, 2, (ROWS, SWITCHES)), draw.integers(0, SWITCHES, ROWS)
+    own = np.arange(SWITCHES) == pulled[:, None]
+    after = np.where(draw.random(here.shape) < np.where(own, PULLED, FLIPS), 1 - here, here)
+    parts = (here.astype(np.float32), pulled, after.sum(1).astype(np.float32), after.astype(np.float32))
+    return Transitions(*parts, np.zeros(ROWS, bool))
+
+
+def of_switches(rows: Transitions) -> Figures:
+    flips = rows.observation != rows.next_observation
+    own = np.arange(SWITCHES) == rows.action[:, None]
+    return {
+        "the reward is how many are on": share(rows.reward == rows.next_observation.sum(1)),
+        "the pulled one flips / true": share(flips[own]) / PULLED,
+        "another one flips / true": share(flips[~own]) / FLIPS,
+    }
+
+
 def _rows(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
     before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
@@ -408,6 +489,9 @@ WORLDS: Mapping[str, tuple[Callable[[int], Transitions], Callable[[Transitions],
     "arm": (arm, of_arm),
     "gates": (gates, of_gates),
     "beams": (beams, of_beams),
+    "heating": (heating, of_heating),
+    "arms": (arms, of_arms),
+    "switches": (switches, of_switches),
 }
 
 if __name__ == "__main__":

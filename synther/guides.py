@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from synther.data.grouping import Regrouper
 from synther.data.layout import Layout, Number, Place
 from synther.data.quantiles import Lines
 from synther.data.scaling import Scaler
@@ -198,6 +199,7 @@ class View:
             "action": self.actions,
         }
         self.shift, self.scale = (torch.tensor(each, device=device) for each in (scaler.shift, scaler.scale))
+        self._groups = None if scaler.groups is None else Regrouper(scaler.groups, device)
         self._to_values = {column: Lines([curve.to_values], device) for column, curve in scaler.curves}
         self._to_scores = {column: Lines([curve.to_scores], device) for column, curve in scaler.curves}
         self._covariance = covariance.to(device)
@@ -234,6 +236,10 @@ class View:
         value, slope = scaled[:, column], torch.ones_like(scaled[:, column])
         if column in self._to_values:
             value, slope = (each[0] for each in self._to_values[column].followed(value.double()[None]))
+        group = None if self._groups is None else self._groups.of(column, scaled)
+        if group is not None:
+            mean, std = group
+            value, slope = value * std + mean, slope * std
         return (value * self.scale[column] + self.shift[column]).to(scaled), (slope * self.scale[column]).to(scaled)
 
     def add_gradient(self, slope: Tensor, scaled: Tensor, field: str, gradient: Tensor) -> None:

@@ -14,6 +14,7 @@ from synther.data.checks import check_rows
 from synther.data.clipping import with_clips
 from synther.data.codes import Coding
 from synther.data.flags import with_flags
+from synther.data.grouping import Grouping
 from synther.data.identities import with_identities
 from synther.data.inference import Integers
 from synther.data.lattices import ROWS_PER_WEIGHT, Grid
@@ -87,7 +88,9 @@ def prepare(
     regression = Regression(
         given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends, optional=reward, shaped=shaped
     )
-    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression if given else None)
+    scaler = Scaler.fit(
+        packed, kinds, layout.names, layout.twins, regression if given else None, Grouping.of(layout) if given else None
+    )
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 

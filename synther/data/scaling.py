@@ -8,7 +8,8 @@ Every column by itself, by one of
     quantile   to a standard normal, through the column's quantiles
     blend      halfway between standard and quantile: peaks are widened, nothing is squeezed by more than half
 
-and, where that is asked for, outcomes as the residuals of a regression on the rest of the row (residuals.py).
+and, where that is asked for, outcomes as the residuals of a regression on the rest of the row (residuals.py), and
+numbers of an observation as how far they are from their mean in a category of it (grouping.py).
 
 NOTE[paper]: the reference divides by the std + 1e-5. Here it is the true std, since constant columns never
 reach the matrix, so that a column of tiny variance is not squashed into nothing.
@@ -17,15 +18,16 @@ reach the matrix, so that a column of tiny variance is not squashed into nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.grouping import Grouping, Groups, Regrouper
 from synther.data.moments import Moments, RowSample
 from synther.data.quantiles import Curve, Lines, row_index
 from synther.data.residuals import Regression, Residuals, Restorer
@@ -40,6 +42,7 @@ Array = NDArray[Any]
 Matrix = NDArray[np.float64]
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
+_FIXED = ("none", "minmax")  # scalings that leave a column where it is
 _BLOCK = 1 << 14
 _SAMPLED = 1 << 26  # values, of all columns together, that quantiles and regressions are taken from,
 SAMPLED_ROWS = 1 << 18  # in at most so many rows
@@ -49,13 +52,15 @@ _CPU = torch.device("cpu")
 @dataclass(frozen=True)
 class Scaler:
     """scaled = (raw - shift) / scale for every column; then outcomes become their residuals, where there is a
-    regression; then the quantile and blend columns follow their curves."""
+    regression; then numbers of groups become what their category leaves of them; then the quantile and blend columns
+    follow their curves."""
 
     kinds: tuple[str, ...]
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     curves: tuple[tuple[int, Curve], ...] = ()
     residuals: Residuals | None = None
+    groups: Groups | None = None
 
     @classmethod
     def fit(
@@ -65,19 +70,20 @@ class Scaler:
         names: Sequence[str] | None = None,
         twins: Sequence[int] | None = None,
         regression: Regression | None = None,
+        grouping: Grouping | None = None,
     ) -> Scaler:
         """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
 
         `twins` (D,) says of each column which other one is of the same quantity, or that it is itself: a column that
         never changes is measured in units of that one. With a `regression`, outcomes that are standard, blend or
-        quantile become its residuals. Quantiles and regressions are taken from a random sample of the rows; everything
-        else from all of them.
+        quantile become its residuals, and given columns may be grouped. Quantiles, regressions and groups are taken
+        from a random sample of the rows; everything else from all of them.
         """
         kinds = tuple(kinds)
         _check_kinds(kinds)
         curved = [column for column, kind in enumerate(kinds) if kind in ("quantile", "blend")]
         if regression is not None:
-            regression = regression.among([i for i, kind in enumerate(kinds) if kind not in ("none", "minmax")])
+            regression = regression.among([i for i, kind in enumerate(kinds) if kind not in _FIXED])
         regressed = [] if regression is None else sorted({*regression.given, *regression.outcomes})
         sampled = sorted({*curved, *regressed})
         rows = max(1, min(SAMPLED_ROWS, _SAMPLED // max(len(sampled), 1)))
@@ -101,21 +107,30 @@ class Scaler:
         ends = [(end[sampled] - shift[sampled]) / scale[sampled] for end in (moments.low, moments.high)]
         varies = [column for column in sampled if moments.low[column] < moments.high[column]]
         residuals = None if regression is None else regression.fit(drawn, sampled, varies, shift, scale)
+        at = {column: place for place, column in enumerate(sampled)}
+        replaced, groups = list[int](), None
         if residuals is not None:
-            places = [sampled.index(column) for column in residuals.replaced]
+            replaced += residuals.replaced
             residuals.moved(sampled).take_out(drawn)
-            ends[0][places], ends[1][places] = drawn[:, places].min(0), drawn[:, places].max(0)
+        if grouping is not None and regression is not None:  # then all given columns are in these rows, with std 1
+            numbers = [column for column in grouping.numbers if kinds[column] not in _FIXED]
+            groups = replace(grouping, numbers=numbers).fit(drawn, at, () if residuals is None else residuals.outcomes)
+        if groups is not None:
+            replaced += groups.columns
+            groups.moved(at).take_out(drawn)
+        places = [at[column] for column in replaced]
+        ends[0][places], ends[1][places] = drawn[:, places].min(0), drawn[:, places].max(0)
         curves = []
         for column in curved:
-            place = sampled.index(column)
+            place = at[column]
             if moments.low[column] < moments.high[column]:
                 curve = Curve.fit(drawn[:, place], ends[0][place], ends[1][place])
-                if len(curve.values) < 2 and residuals is not None and column in residuals.replaced:
+                if len(curve.values) < 2 and column in replaced:
                     continue  # nothing remains of it
                 if len(curve.values) < 2:
                     raise _unscalable(names, column, kinds, moments)
                 curves.append((column, curve.halfway() if kinds[column] == "blend" else curve))
-        return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves), residuals)
+        return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves), residuals, groups)
 
     @cached_property
     def _shift(self) -> Matrix:
@@ -136,6 +151,8 @@ class Scaler:
         scaled /= self._scale
         if self.residuals is not None:
             self.residuals.take_out(scaled)
+        if self.groups is not None:
+            self.groups.take_out(scaled)
         if self.curves:
             curved = [column for column, _ in self.curves]
             for start in range(0, len(scaled), _BLOCK):
@@ -168,6 +185,9 @@ class Scaler:
         if self.residuals is not None:  # a regression on other columns changes no volume, its scales do
             total -= self.residuals.log_scales(affine)
             self.residuals.take_out(affine)
+        if self.groups is not None:
+            total -= self.groups.log_scales(affine)
+            self.groups.take_out(affine)
         for column, curve in self.curves:
             total += curve.log_slope(affine[:, column])
         return total
@@ -183,6 +203,7 @@ class Scaler:
             "scale": list(self.scale),
             "curves": {str(column): curve.to_json() for column, curve in self.curves},
             "residuals": None if self.residuals is None else self.residuals.to_json(),
+            **({} if self.groups is None else {"groups": self.groups.to_json()}),
         }
 
     @classmethod
@@ -199,7 +220,8 @@ class Scaler:
             )
         curves = tuple((columns[column], Curve.from_json(curve)) for column, curve in told["curves"].items())
         residuals = None if told["residuals"] is None else Residuals.from_json(told["residuals"])
-        return cls(told["kinds"], told["shift"], told["scale"], curves, residuals)
+        groups = Groups.from_json(told["groups"], width) if "groups" in told else None
+        return cls(told["kinds"], told["shift"], told["scale"], curves, residuals, groups)
 
 
 class Unscaler:
@@ -212,6 +234,7 @@ class Unscaler:
         curved = [column for column, _ in scaler.curves]
         self._curved = row_index(curved, device)
         self._lines = Lines([curve.to_values for _, curve in scaler.curves], device) if curved else None
+        self._regroup = None if scaler.groups is None else Regrouper(scaler.groups, device)
         self._restore = None if scaler.residuals is None else Restorer(scaler.residuals, device)
         self._free = row_index(() if scaler.residuals is None else scaler.residuals.free, device)
 
@@ -220,6 +243,8 @@ class Unscaler:
         changes nothing else about the result."""
         if self._lines is not None:
             columns[self._curved] = self._lines.follow(columns[self._curved])
+        if self._regroup is not None:
+            self._regroup(columns)
         if self._restore is not None:
             if settle is None:
                 self._restore(columns)
@@ -239,6 +264,7 @@ class _Entry(TypedDict):
     scale: tuple[float, ...]
     curves: dict[str, Any]
     residuals: Any
+    groups: NotRequired[Any]
 
 
 def _check_kinds(kinds: Iterable[str]) -> None:
