@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from synther.data.codes import encode_index
-from synther.data.kinds import Array, Binary, Kind, Levels
+from synther.data.kinds import Array, Binary, Categorical, Codebook, Kind, Levels, OneHot
 from synther.errors import FormatError
 from synther.schema import checked
 
@@ -116,7 +116,8 @@ def class_rows(kind: Kind) -> tuple[tuple[float, ...], ...]:
         return (kind.low,), (kind.high,)
     if isinstance(kind, Levels):
         return tuple((value,) for value in kind.values)
-    codes = kind.decode(encode_index(np.arange(kind.class_count), kind.class_count, "onehot"))
+    coding = kind.coding if isinstance(kind, (Categorical, OneHot, Codebook)) else "onehot"
+    codes = kind.decode(encode_index(np.arange(kind.class_count), kind.class_count, coding))
     return tuple(map(tuple, codes.astype(np.float64).tolist()))
 
 

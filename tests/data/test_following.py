@@ -75,6 +75,13 @@ def test_each_outcome_follows_from_what_decides_it(layout):
     }
 
 
+def test_rows_come_back_from_tables_of_binary_codes(real):
+    layout = with_tables(Layout.infer(real, "bits", spikes=True), real)
+    assert drawn_names(layout).keys() >= {"next_observation[1]", "next_observation[2]"}
+    back = layout.unpack(layout.pack(real))
+    np.testing.assert_array_equal(back.next_observation[:, :5], real.next_observation[:, :5])
+
+
 def test_rows_come_back_and_the_numbers_of_the_matrix_are_normal_and_depend_on_nothing(real, layout):
     matrix = layout.pack(real)
     back = layout.unpack(matrix)
