@@ -2,8 +2,8 @@
 
 In different categories a number may be far apart, or vary far more in some than in others. A network that is fitted for
 a minute blurs them into each other. So such a number is measured from its mean in the category of the row, in units of
-its std there. Numbers of an observation follow categories of it, and so does what a regression leaves of an outcome.
-(Actions are no such categories: in LunarLander, where an engine adds noise, that made velocities fit positions worse.)
+its std there. Numbers of an observation follow categories of it; what a regression leaves of an outcome follows those
+of observation and action.
 
 NOTE[paper]: the reference measures all rows from the same mean.
 """
@@ -30,8 +30,9 @@ Matrix = NDArray[np.float64]
 
 FEWEST_ROWS = 50
 """Of a category below which its numbers are measured like all others."""
-WORTH = 0.1
-"""Nats for each row that the categories have to tell of a number, in rows they were not measured in."""
+WORTH = 0.4
+"""Nats for each row that the categories have to tell of a number, in rows they were not measured in. Less is not worth
+it: in LunarLander, where an engine adds some noise, velocities then fit positions worse."""
 _LEAST_STD = 1e-3  # of a number in a category, in its stds in all rows
 
 
@@ -146,30 +147,33 @@ class Grouping:
     """Of the observation."""
     codes: Sequence[Sequence[int]]
     """The columns of each category of the observation."""
+    actions: Sequence[Sequence[int]]
+    """Those of the action."""
 
     @classmethod
     def of(cls, layout: Layout) -> Grouping:
         """Plain numbers, and categories. Numbers that have one length together stay together."""
         together = {column for sphere in layout.spheres for column in sphere.columns}
-        numbers, codes = list[int](), list[Sequence[int]]()
+        numbers, codes = list[int](), {"observation": list[range](), "action": list[range]()}
         for place in layout.places:
             kind = place.kind
-            if place.field != "observation":
+            if place.field not in codes:
                 continue
-            if isinstance(kind, (Continuous, Bounded)) and place.source.start not in together:
-                numbers.append(place.matrix.start)
-            elif isinstance(kind, (Categorical, OneHot, Codebook)) and kind.coding == "onehot":
-                codes.append(range(place.matrix.start, place.matrix.stop))
-        return cls(numbers, codes)
+            if isinstance(kind, (Categorical, OneHot, Codebook)) and kind.coding == "onehot":
+                codes[place.field].append(range(place.matrix.start, place.matrix.stop))
+            elif place.field == "observation" and isinstance(kind, (Continuous, Bounded)):
+                numbers += [place.matrix.start] if place.source.start not in together else []
+        return cls(numbers, codes["observation"], codes["action"])
 
     def fit(self, rows: Matrix, place: Mapping[int, int], outcomes: Sequence[int]) -> Groups | None:
         """Learned from rows whose columns are at these places: of std 1, and what a regression leaves of the
         `outcomes`. Each number has the category that tells most about it. Half of the rows judge what the others tell.
         """
         found: dict[int, tuple[float, Group]] = {}
-        for code in self.codes:
+        numbers = (*self.numbers, *outcomes)
+        for code, told in [*((code, numbers) for code in self.codes), *((code, outcomes) for code in self.actions)]:
             category = rows[:, [place[column] for column in code]].argmax(1)
-            for number in (*self.numbers, *outcomes):
+            for number in told:
                 values = rows[:, place[number]]
                 nats = Group.fit(values[::2], category[::2], number, code).nats(values[1::2], category[1::2])
                 if nats > max(WORTH, found[number][0] if number in found else 0.0):

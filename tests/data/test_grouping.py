@@ -73,6 +73,17 @@ def test_a_number_that_depends_on_no_category_is_left_alone(found):
     assert grouped == {"observation[1]", "next_observation[1]", "next_observation[2]"}
 
 
+def test_outcomes_that_vary_far_more_under_some_actions_are_measured_by_action(real):
+    action = np.random.default_rng(1).integers(0, 3, ROWS)
+    step = np.array([0.02, 0.02, 1.0])[action] * np.random.default_rng(2).normal(size=ROWS)
+    there = real.next_observation.copy()
+    there[:, 2] = real.observation[:, 2] + step
+    found = prepared(replace(real, action=action, next_observation=there))
+    for kind in range(3):
+        assert column(found, "next_observation[2]")[action == kind].std() == pytest.approx(1, abs=0.03)
+    assert column(found, "observation[2]").std() == pytest.approx(1, abs=0.01)
+
+
 @pytest.mark.parametrize("scaling", ["standard", "quantile", "blend"])
 def test_rows_come_back(real, scaling):
     found = prepared(real, scaling=scaling)
