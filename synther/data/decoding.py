@@ -101,6 +101,7 @@ class Decoder:
         (reward,) = layout.reward
         self._is_told = isinstance(reward, Derived)
         self._two_rewards = (reward.low, reward.high) if isinstance(reward, Binary) else None
+        self._at_end = None if layout.at_end is None else layout.at_end.on(device)
         shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
         self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
 
@@ -160,6 +161,8 @@ class Decoder:
             fields["terminal"][:, 0] = self._ending(fields)
         if self.layout.terminal_reward:
             reward += fields["terminal"].to(reward.dtype) * self.layout.terminal_reward
+        if self._at_end is not None:
+            reward.copy_(torch.where(fields["terminal"], self._at_end(reward).to(reward.dtype), reward))
 
     def rows(self, memory: NDArray[np.uint8], count: int) -> Decoded:
         """So many rows, from their bytes in main memory, which they keep in use."""

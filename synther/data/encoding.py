@@ -64,6 +64,10 @@ class Encoder:
                 matrix[:, column] -= layout.terminal_reward * sources["terminal"][:, 0]
             if layout.formula is not None and sources.keys() >= {*PAIR, "action", "reward"}:
                 matrix[:, column] -= layout.formula(as_fields(sources)).numpy()
+            if layout.at_end is not None and sources.keys() >= {"reward", "terminal"}:
+                ends = sources["terminal"][:, 0]
+                paid = sources["reward"][ends, 0]
+                matrix[ends, column] = 0.0 if layout.formula is not None else layout.at_end.spread(paid)
         if layout.following and sources.keys() >= {*ROW_FIELDS}:
             values = {number: layout.values(number, sources) for number in layout.counted}
             draw = following.stream()

@@ -22,6 +22,7 @@ from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
 from synther.data.encoding import Encoder
+from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, classes_of
 from synther.data.identities import Identity
@@ -119,6 +120,9 @@ class Layout:
     terminal_reward: float = 0.0
     """How much more reward a terminal row has than a row like it. The matrix has rewards without it: beside a bonus of
     100 in a few rows, what is paid in all the others would be lost."""
+    at_end: EndRewards | None = None
+    """What terminal rows are paid, where that is one of a few numbers. The matrix has ordinary rewards in place of
+    these."""
     clips: tuple[Clip, ...] = ()
     """Columns of the next observation that the matrix has before they are clipped."""
     decided: tuple[Flag, ...] = ()
@@ -387,6 +391,11 @@ class Layout:
     def can_be_priced(self) -> bool:
         """Whether rewards can follow from terminals: they are plain numbers, beside a flag."""
         return isinstance(self.reward[0], Continuous | Derived) and isinstance(self.terminal[0], Binary)
+
+    @property
+    def pays_at_end(self) -> bool:
+        """Whether the matrix has other rewards of terminal rows than these have."""
+        return bool(self.terminal_reward or self.at_end)
 
     @cached_property
     def given_columns(self) -> list[int]:

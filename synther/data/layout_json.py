@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 from synther.data import kinds, spaces
 from synther.data.clipping import Clip
+from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, class_count
 from synther.data.identities import Identity
@@ -34,6 +35,7 @@ def to_json(layout: Layout) -> dict[str, Any]:
         "extra": [_extra_to_json(extra) for extra in layout.extra],
         **{name: [each.to_json() for each in getattr(layout, name)] for name in _FOUND},
         "terminal_reward": layout.terminal_reward,
+        "at_end": None if layout.at_end is None else layout.at_end.to_json(),
         "formula": None if layout.formula is None else layout.formula.to_json(),
     }
     return {
@@ -72,6 +74,7 @@ def from_json(entry: Mapping[str, Any]) -> Layout:
         decided=tuple(Flag.from_json(one, fields) for one in told.get("decided", ())),
         identities=tuple(Identity.from_json(one, fields) for one in told.get("identities", ())),
         terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
+        at_end=EndRewards.from_json(told["at_end"]) if "at_end" in told else None,
     )
     derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived) and p.field in PAIR]
     if sorted(derived) != sorted((one.field, one.column) for one in found.identities):
@@ -80,8 +83,9 @@ def from_json(entry: Mapping[str, Any]) -> Layout:
         found = replace(found, formula=Formula.from_json(told["formula"], found.field_widths))
     if not isinstance(found.reward[0], Continuous) and isinstance(found.reward[0], Derived) != ("formula" in told):
         raise FormatError("layout.formula: expected one if rewards follow from the rest, and only if they are numbers")
-    if found.terminal_reward and not found.can_be_priced:
-        raise FormatError("layout.terminal_reward: expected rewards that are numbers, and terminals that are flags")
+    for name in ("terminal_reward", "at_end"):
+        if getattr(found, name) and not found.can_be_priced:
+            raise FormatError(f"layout.{name}: expected rewards that are numbers, and terminals that are flags")
     return found
 
 
@@ -108,6 +112,7 @@ class _Entry(TypedDict):
     spheres: NotRequired[list[Any]]
     turns: NotRequired[list[Any]]
     terminal_reward: NotRequired[float]
+    at_end: NotRequired[Any]
     clips: NotRequired[list[Any]]
     decided: NotRequired[list[Any]]
     identities: NotRequired[list[Any]]

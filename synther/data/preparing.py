@@ -13,6 +13,7 @@ from synther.cores import cores
 from synther.data.checks import check_rows
 from synther.data.clipping import with_clips
 from synther.data.codes import Coding
+from synther.data.end_rewards import EndRewards
 from synther.data.flags import with_flags
 from synther.data.grouping import Grouping
 from synther.data.identities import with_identities
@@ -61,18 +62,20 @@ def prepare(
     With `residuals` "linear" or "bent", outcomes are what such a regression leaves of them; `order` names their columns
     in the order of an earlier fit, which is kept. With `counted`, discrete outcomes that follow from discrete columns
     alone are drawn from tables. Rewards that are plain numbers are those without the `terminal_reward`, which is what a
-    terminal row has more than a row like it. Terminals that are `decided` by the rest of a row are drawn from no table.
+    terminal row has more than a row like it, unless terminal rows are paid one of a few numbers. Terminals that are
+    `decided` by the rest of a row are drawn from no table.
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
-    if terminal_reward:
+    at_end = EndRewards.learn(rows) if residuals != "none" else None
+    if terminal_reward or at_end:
         layout = _without_price(layout, rows, coding, spikes, integers)
     if residuals != "none":
         layout = with_exact_formula(with_identities(layout, rows), rows)
     if counted:
         layout = with_tables(layout, rows, decided)
     if layout.can_be_priced and layout.formula is None:
-        layout = replace(layout, terminal_reward=terminal_reward)
+        layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
         for found_in in (with_turns, with_clips, with_flags, with_formula):
             layout = found_in(layout, rows)

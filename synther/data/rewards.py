@@ -240,6 +240,10 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
     (kind,) = layout.reward
     if not isinstance(kind, (Continuous, Spiked)):
         return layout
+    if layout.at_end is not None and len(layout.at_end.values) > 1:  # which the matrix has to tell from each other
+        return layout
+    if layout.at_end is not None:
+        rows = rows[~rows.terminal]
     some = rows[:: -(-len(rows) // _MOST_ROWS)]
     reward = _paid(layout, some)
     formula = _found(layout, some, reward)

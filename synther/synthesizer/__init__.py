@@ -221,7 +221,7 @@ class Synthesizer:
         with compute.one_thread():
             ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
             prepared = prepare(rows, *how, order, data.finite == "counted", price, ending is not None)
-        if ending is not None and prepared.layout.terminal_reward and ending.asks_for_reward(rows):
+        if ending is not None and prepared.layout.pays_at_end and ending.asks_for_reward(rows):
             ending = None  # the reward follows from the terminal, and tells nothing about it any more
         return prepared, ending
 

@@ -17,7 +17,7 @@ from synther.data.transitions import Transitions
 from synther.errors import FormatError
 from synther.formats import read
 
-from ..support.layouts import decoded
+from ..support.layouts import decoded, through_json
 
 RANDOM = np.random.default_rng(0)
 
@@ -212,7 +212,8 @@ def test_a_few_falls_that_cost_far_more_than_anything_else():
     mixed = replace(rows, reward=np.where(falls, np.where(state[:, 0] > 0, 100.0, -100.0), rows.reward))
     assert terminal_reward(mixed) == 0, "there are two prices"
     found = prepare(rows, "standard", "onehot", True, residuals="linear", terminal_reward=-100.0)
-    assert found.layout.terminal_reward == -100
+    assert found.layout.at_end is not None
+    assert found.layout.at_end.values == (-100.0,)
     assert isinstance(found.layout.reward[0], Continuous), "-100 is no special value of the reward"
     np.testing.assert_allclose(decoded(found, found.matrix).reward, rows.reward, atol=1e-4)
 
@@ -374,3 +375,45 @@ def test_regions_to_json_and_back():
     for change in ({"shares": []}, {"rewards": [1.0]}, {"rewards": [0.5, 0.1, -1.0]}, {"tree": {}}):
         with pytest.raises(FormatError):
             Regions.from_json(told | change)
+
+
+def arriving(bonus: float, crash: float | None = None) -> Transitions:
+    """A step costs its distance from the middle. Where an episode ends, `bonus` is paid instead, or `crash`."""
+    draw = np.random.default_rng(2)
+    here = draw.uniform(-1, 1, (8_000, 2))
+    there = here + 0.1 * draw.normal(size=here.shape)
+    away = np.hypot(*there.T)
+    paid = np.where(away < 0.15, bonus, -away)
+    ends = away < 0.15
+    if crash is not None:
+        ends |= there[:, 0] > 1
+        paid = np.where(there[:, 0] > 1, crash, paid)
+    return Transitions(here, draw.uniform(-1, 1, (8_000, 1)), paid, there, ends)
+
+
+@pytest.mark.parametrize(("bonus", "crash"), [(10.0, None), (0.0, None), (100.0, -100.0)])
+def test_terminals_that_are_paid_one_of_a_few_numbers_are_paid_it_exactly(bonus, crash):
+    rows = arriving(bonus, crash)
+    price = terminal_reward(rows)
+    found = prepare(rows, "standard", "onehot", True, residuals="linear", terminal_reward=price)
+    values = {bonus} | ({crash} if crash is not None else set())
+    assert found.layout.at_end is not None
+    assert {*found.layout.at_end.values} == values
+    assert through_json(found.layout) == found.layout
+    np.testing.assert_allclose(decoded(found, found.matrix).reward, rows.reward, atol=1e-4)
+    noise = 0.05 * np.random.default_rng(0).normal(size=found.matrix.shape).astype(np.float32)
+    made = decoded(found, found.matrix + noise)
+    assert {*made.reward[made.terminal].tolist()} == values
+    away = np.hypot(*made.next_observation.T)
+    error = np.abs(made.reward + away)[~made.terminal].max()
+    assert error < (1e-3 if crash is None else 0.3)
+
+
+def test_nothing_is_done_about_ends_without_residuals():
+    assert prepare(arriving(10.0), "standard", "onehot", False).layout.at_end is None
+
+
+def test_terminals_that_are_paid_many_numbers_are_paid_what_is_generated():
+    rows = arriving(10.0)
+    rows.reward[rows.terminal] += np.arange(np.count_nonzero(rows.terminal)) / 100
+    assert prepare(rows, "standard", "onehot", True, residuals="linear").layout.at_end is None

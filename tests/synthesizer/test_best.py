@@ -118,6 +118,19 @@ def test_what_is_paid_in_all_rows_is_not_lost_beside_a_bonus_at_the_end(at_rando
     assert off.mean() < 0.25 * paid.std()
 
 
+def test_terminals_that_are_paid_one_number_each_come_as_often_and_are_paid_it():
+    """Landings and crashes that nothing but the reward tells of."""
+    draw, real = np.random.default_rng(3), falling()
+    ends, lands = draw.random(len(real)) < 0.03, draw.random(len(real)) < 0.5
+    paid = np.where(ends, np.where(lands, 100.0, -100.0), real.action[:, 0] + 0.1 * draw.normal(size=len(real)))
+    real = replace(real, terminal=ends, reward=paid.astype(np.float32))
+    fake = small(steps=400).fit(real, progress=False).sample(20_000, seed=0, progress=False)
+    assert fake.terminal.mean() == pytest.approx(ends.mean(), rel=0.2)
+    assert {*fake.reward[fake.terminal].tolist()} == {-100.0, 100.0}
+    assert np.mean(fake.reward[fake.terminal] > 0) == pytest.approx(np.mean(lands[ends]), abs=0.1)
+    assert np.abs(fake.reward[~fake.terminal]).max() < 2
+
+
 def test_terminals_with_a_reward_of_their_own_come_as_often_as_in_the_real_rows():
     """The reward alone would tell which rows end, and it is generated."""
     real = falling()
