@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from synther import compute
 from synther.data import decoding
 from synther.data.decoding import Decoder
+from synther.data.end_rewards import EndRewards
 from synther.data.identities import Identity, Parent
 from synther.data.layout import Layout
 from synther.data.numbers import Logarithmic, Spiked, Wrapped
@@ -169,7 +170,8 @@ def telling(layout: Layout) -> Layout:
         "observation", 3, (Parent("observation", 0, 0.0),), values=((-1.0, 5.0), (0.0, 2.0), (1.0, 7.0))
     )
     identities = sums, names_of, Identity("next_observation", 1, (Parent("observation", 1, 1.0),)), *layout.identities
-    return replace(layout, terminal_reward=-3.0, formula=formula, identities=identities)
+    at_end = EndRewards((-3.0, 2.0), (0.4, 1.0), (-1.0, 0.0, 1.0))
+    return replace(layout, terminal_reward=-3.0, formula=formula, identities=identities, at_end=at_end)
 
 
 @pytest.mark.parametrize("ending", [ENDING, FAR, None])
