@@ -6,7 +6,7 @@ Fits a preset on 20,000 rows of each world, draws as many, and measures on both 
 stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together, a shop whose
 goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end, gates that a
 bird has to fly through, beams of a sensor that nearly follow from each other, a set point that depends on the hour,
-arms that pay by chance, switches that are counted.
+arms that pay by chance, switches that are counted, tasks with a goal each.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ FAR, NEAR = 29, 3  # steps from a gate to the next, and those in which a bird is
 BEAMS, BEYOND = np.linspace(0, 0.9, 10), 0.6  # angles of a distance sensor, and the tilt at which a walker falls
 POINT = np.random.default_rng(1).normal(20, 3, 24)  # mean set point of each hour
 SUITS = np.linspace(-1, 1, 24).reshape(4, 6)  # how much each arm likes each number of the context
+GOALS = np.random.default_rng(2).uniform(-1, 1, (5, 2))  # of each task
+NEAR_GOAL, DONE = 0.1, 10.0  # distance at which a task is done, and what that pays
 SWITCHES, FLIPS, PULLED = 14, 0.03, 0.9  # chances that a switch flips by itself, and when it is pulled
 RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
 
@@ -473,6 +475,44 @@ def of_switches(rows: Transitions) -> Figures:
     }
 
 
+def tasks(seed: int) -> Transitions:
+    """A point that is pushed towards the goal of its task (one-hot). A step costs the distance from the goal, and the
+    goal, which ends an episode, pays 10 instead."""
+    draw, many, kinds = np.random.default_rng(seed), 100, len(GOALS)
+
+    def fresh(count: int) -> Array:
+        return np.concatenate([draw.uniform(-1, 1, (count, 2)), np.eye(kinds)[draw.integers(0, kinds, count)]], 1)
+
+    here, parts = fresh(many), []
+    for _ in range(ROWS // many):
+        push = (GOALS[here[:, 2:].argmax(1)] - here[:, :2] + 0.7 * draw.normal(size=(many, 2))).clip(-1, 1)
+        after = here.copy()
+        after[:, :2] += 0.1 * push + 0.01 * draw.normal(size=(many, 2))
+        away = _from_goal(after)
+        ends = away < NEAR_GOAL
+        parts.append((here, push, np.where(ends, DONE, -away), after, ends))
+        here = np.where((ends | (draw.random(many) < 0.01))[:, None], fresh(many), after)
+    return _rows(parts)
+
+
+def _from_goal(state: Array) -> Array:
+    return np.asarray(np.linalg.norm(state[:, :2] - GOALS[state[:, 2:].argmax(1)], axis=1))
+
+
+def of_tasks(rows: Transitions) -> Figures:
+    here, after, ends = (rows.observation.astype(np.float64), rows.next_observation.astype(np.float64), rows.terminal)
+    away = _from_goal(after)
+    return {
+        "the task stays": share((here[:, 2:] == after[:, 2:]).all(1)),
+        "spread of the next place / true": float((after[:, :2] - here[:, :2] - 0.1 * rows.action).std() / 0.01),
+        "share of terminals": share(ends),
+        "terminals at the goal": share(away < NEAR_GOAL, ends),
+        "rows at the goal that are terminal": share(ends, away < NEAR_GOAL),
+        "terminals that pay 10": share(rows.reward == DONE, ends),
+        "error of the reward elsewhere": float(np.abs(rows.reward + away)[~ends].mean()),
+    }
+
+
 def _rows(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
     before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
@@ -492,6 +532,7 @@ WORLDS: Mapping[str, tuple[Callable[[int], Transitions], Callable[[Transitions],
     "heating": (heating, of_heating),
     "arms": (arms, of_arms),
     "switches": (switches, of_switches),
+    "tasks": (tasks, of_tasks),
 }
 
 if __name__ == "__main__":
