@@ -37,7 +37,7 @@ class EndRewards:
     values: tuple[float, ...]
     """In increasing order."""
     shares: tuple[float, ...]
-    """Of the terminal rows, those that are paid at most each of the values."""
+    """For each value, the share of terminal rows that are paid it or less."""
     ordinary: tuple[float, ...]
     """Rewards of other rows at ranks from 0 to 1, equally spaced."""
 
