@@ -84,6 +84,19 @@ def test_outcomes_that_vary_far_more_under_some_actions_are_measured_by_action(r
     assert column(found, "observation[2]").std() == pytest.approx(1, abs=0.01)
 
 
+def test_what_two_categories_do_together_is_taken_out_of_an_outcome(real):
+    """A line knows what each of them does by itself, which is nothing here."""
+    action = np.random.default_rng(1).integers(0, 4, ROWS)
+    push = np.where((action + real.observation[:, 0]) % 2 == 0, 1.0, -1.0)
+    noise = np.random.default_rng(2).normal(size=ROWS)
+    there = real.next_observation.copy()
+    there[:, 2] = real.observation[:, 2] + push + 0.1 * noise
+    found = prepared(replace(real, action=action, next_observation=there))
+    left = np.corrcoef(column(found, "next_observation[2]"), noise)[0, 1]
+    assert left > 0.95  # a slope is off by 1 / sqrt(6,000) of the push, and there are four
+    np.testing.assert_allclose(decoded(found, found.matrix).next_observation, there, atol=5e-3)
+
+
 @pytest.mark.parametrize("scaling", ["standard", "quantile", "blend"])
 def test_rows_come_back(real, scaling):
     found = prepared(real, scaling=scaling)
@@ -120,7 +133,7 @@ def test_a_rare_category_is_measured_like_all_rows():
     rows.observation[: FEWEST_ROWS // 2, 0] = 4
     groups = prepared(rows).scaler.groups
     assert groups is not None
-    (own,) = (part for part in groups.parts if len(part.code) == 5 and part.mean[1] > 1 and part.std[4] == 1.0)
+    (own,) = (part for part in groups.parts if len(part.codes[0]) == 5 and part.mean[1] > 1 and part.std[4] == 1.0)
     assert own.mean[4] == 0.0
 
 
@@ -161,7 +174,7 @@ def test_nothing_is_grouped_without_residuals(real):
 def test_groups_are_kept_in_files_and_wrong_ones_are_refused(real, found):
     told = json.loads(json.dumps(found.scaler.to_json()))
     assert Scaler.from_json(told) == found.scaler
-    for change in ({"column": 99}, {"std": [0.0] * 4}, {"mean": [0.0]}, {"code": "all"}):
+    for change in ({"column": 99}, {"std": [0.0] * 4}, {"mean": [0.0]}, {"codes": "all"}):
         wrong = json.loads(json.dumps(told))
         wrong["groups"][0] |= change
         with pytest.raises(FormatError, match=r"scaler\.groups"):
