@@ -27,7 +27,7 @@ from synther.data.identities import FIELDS, written_sum
 from synther.data.lattices import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
-from synther.data.values import Constant, Derived
+from synther.data.values import Derived
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -176,6 +176,11 @@ class Formula:
         level = round(self.level / std, digits) * std
         return replace(self, terms=tuple(parts), weights=tuple(parts.values()), level=level).narrowed()
 
+    def written(self, std: float) -> Iterator[Formula]:
+        """The same with numbers of few digits, then of more, and then as it is, for rewards of this std."""
+        yield from (self.rounded(digits, std) for digits in _DIGITS)
+        yield self
+
     def narrowed(self) -> Formula:
         """The same with no other inputs than those of its terms."""
         used = sorted({place for term in self.terms for place in (*term.inputs, *term.minus)})
@@ -221,14 +226,13 @@ def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
     A line is such a formula too: no regression tells rewards of a few values.
     """
     (kind,) = layout.reward
-    if isinstance(kind, (Continuous, Constant, Spiked)):
+    if isinstance(kind, (Continuous, Spiked)):
         return layout
     some = rows[:: -(-len(rows) // _MOST_ROWS)]
     formula = _found(layout, some, some.reward.astype(np.float64), lines=True)
     if formula is None:
         return layout
-    std = float(some.reward.std())
-    for written in (*(formula.rounded(digits, std) for digits in _DIGITS), formula):
+    for written in formula.written(float(some.reward.std())):
         told = (written(as_fields(chunk.arrays())).numpy().astype(rows.reward.dtype) for chunk in rows.chunks(_CHUNK))
         if all((own == chunk.reward).all() for own, chunk in zip(told, rows.chunks(_CHUNK), strict=True)):
             return replace(layout, reward=(Derived(),), formula=written)
@@ -252,7 +256,7 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
     if isinstance(kind, Spiked) and np.quantile(_off(formula, some, reward), 0.999) > EXACT * reward.std():
         return layout
     std = float(reward.std())
-    for written in (*(formula.rounded(digits, std) for digits in _DIGITS), formula):
+    for written in formula.written(std):
         if all(_off(written, chunk, _paid(layout, chunk)).max() <= ALL_OFF * std for chunk in rows.chunks(_CHUNK)):
             return replace(layout, reward=(Derived(),), formula=written)
     return replace(layout, reward=(Continuous(),), formula=formula)
