@@ -20,30 +20,37 @@ from .conftest import tree
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
-@pytest.fixture
-def place(tmp_path, data, model, rows, monkeypatch) -> Path:
-    """A folder with good and bad files, which is the working folder."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(data, "good.npz")
-    shutil.copy(model, "model.safetensors")
-    Path("truncated.npz").write_bytes(data.read_bytes()[:1500])
-    Path("truncated.safetensors").write_bytes(model.read_bytes()[:1500])
-    Path("rows.csv").write_text("obs,action\n1,2\n")
-    Path("rows.pkl").write_bytes(b"\x80\x04N.")
-    Path("model_as_data.npz").write_bytes(model.read_bytes())
-    Path("data_as_model.safetensors").write_bytes(data.read_bytes())
+@pytest.fixture(scope="module")
+def files_to_refuse(tmp_path_factory, data, model, rows) -> Path:
+    place = tmp_path_factory.mktemp("refused")
+    shutil.copy(data, place / "good.npz")
+    shutil.copy(model, place / "model.safetensors")
+    (place / "truncated.npz").write_bytes(data.read_bytes()[:1500])
+    (place / "truncated.safetensors").write_bytes(model.read_bytes()[:1500])
+    (place / "rows.csv").write_text("obs,action\n1,2\n")
+    (place / "rows.pkl").write_bytes(b"\x80\x04N.")
+    (place / "model_as_data.npz").write_bytes(model.read_bytes())
+    (place / "data_as_model.safetensors").write_bytes(data.read_bytes())
     arrays = {name: array.copy() for name, array in rows.arrays().items()}
     arrays["observation"][17, 1] = np.nan
-    np.savez("nan.npz", **arrays)
-    np.savez("keys.npz", observation=np.zeros((3, 1)), whatever=np.zeros(3))
-    write(rows[:1], "one.npz")
-    write(read(shipped.hopper())[:90], "hopper.npz")
-    write(replace(rows, action=np.arange(300) % 2, action_space=None), "discrete.npz")
-    files.write(seeing.frames(env_id="dm_control/a-b-v0"), "frames.hdf5")
-    Path("empty").mkdir()
-    write(rows[np.zeros(9, int)], "equal.npz")
-    Path("taken").mkdir()
-    Path("taken/thesis.tex").write_text("mine")
+    np.savez(place / "nan.npz", **arrays)
+    np.savez(place / "keys.npz", observation=np.zeros((3, 1)), whatever=np.zeros(3))
+    write(rows[:1], place / "one.npz")
+    write(read(shipped.hopper())[:90], place / "hopper.npz")
+    write(replace(rows, action=np.arange(300) % 2, action_space=None), place / "discrete.npz")
+    files.write(seeing.frames(env_id="dm_control/a-b-v0"), place / "frames.hdf5")
+    (place / "empty").mkdir()
+    write(rows[np.zeros(9, int)], place / "equal.npz")
+    (place / "taken").mkdir()
+    (place / "taken" / "thesis.tex").write_text("mine")
+    return place
+
+
+@pytest.fixture
+def place(files_to_refuse, tmp_path, monkeypatch) -> Path:
+    """A folder with good and bad files, which is the working folder."""
+    shutil.copytree(files_to_refuse, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
