@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 
 import gymnasium
@@ -29,6 +31,24 @@ WORST = 1e-4
 
 NEAR = {"Humanoid": (1e-3, 0.01), "HumanoidStandup": (1e-3, 1e-3), "Ant": (WORST, 0.1)}
 """Instead, for tasks that leave something out of the observation: next observation and reward."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models_are_compiled_once() -> Iterator[None]:
+    """MuJoCo takes a tenth of a second for each model of the suite, and these tests load most of them twice."""
+    from dm_control.mujoco.wrapper import core
+
+    whole, known = core.MjModel.from_xml_string, {}
+
+    def compiled(text: str | bytes, assets: dict[str, bytes] | None = None) -> object:
+        key = text, tuple(sorted((assets or {}).items()))
+        if key not in known:
+            known[key] = whole(text, assets)
+        return copy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core.MjModel, "from_xml_string", compiled)
+        yield
 
 
 @pytest.mark.parametrize("env_id", SUPPORTED)
