@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,6 +22,11 @@ from hypothesis import settings
 if TYPE_CHECKING:
     import torch
     from tyro._parsers import ParserSpecification
+
+MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory. Tests write thousands of small ones, which take seconds on a disk."""
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # What benchmarks/ holds is tested too. Last, so that its files hide no installed modules.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
