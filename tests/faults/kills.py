@@ -28,7 +28,8 @@ from uuid import uuid4
 import numpy as np
 
 from synther import Synthesizer, Transitions, read, write
-from synther.data.spaces import Box
+
+from ..experiments.pendulum import swings
 
 MARK = "SYNTHER_KILLS"
 """Environment variable by which processes that outlive their group are found."""
@@ -81,15 +82,6 @@ class Line(NamedTuple):
     rounds: int
 
 
-def rows() -> Transitions:
-    draw = np.random.default_rng(0)
-    observation = draw.normal(size=(300, 3)).astype(np.float32)
-    action = draw.uniform(-2, 2, (300, 1)).astype(np.float32)
-    reward, ends = draw.normal(size=300).astype(np.float32), np.arange(300) % 10 == 0
-    space = (Box.uniform(-2, 2, 1),)
-    return Transitions(observation, action, reward, observation + 0.1, ends, action_space=space, env_id="Pendulum-v1")
-
-
 def hopper() -> Transitions:
     draw = np.random.default_rng(0)
     observation = draw.normal(size=(300, 11)).astype(np.float32)
@@ -106,7 +98,7 @@ def refresh_in_background(folder: str) -> int:
         1000, preset=Synthesizer("laptop", **settings).settings, refresh_every=100, samples=200, background=True,
         device="cpu", seed=0, progress=False,
     )  # fmt: skip
-    some = rows()[:100]
+    some = swings(100)
     replay.add(some.observation, some.action, some.reward, some.next_observation, some.terminal)
     replay.wait()
     replay.save(folder)
@@ -246,7 +238,7 @@ class Server:
 
 def inputs(server: Server, folder: Path) -> None:
     folder.mkdir()
-    write(rows(), folder / "rows.npz")
+    write(swings(300), folder / "rows.npz")
     write(hopper(), folder / "hopper-medium.npz")
     fit = COMMANDS["fit"].arguments.format(data=folder, out=folder).split()
     train = f"train bc {folder}/rows.npz {AGENT} --updates 20 --evaluate-every 20 --episodes 1 --out {folder}/agents"
