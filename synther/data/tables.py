@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,9 @@ _SAMPLED = 1 << 17  # rows that tables are counted in
 _PAIRED = 1 << 14  # rows, and numbers, in which products are looked at
 _MOST_PAIRED = 32
 _COMMON = 0.01  # variance of a value's share from which products are looked at: of rarer ones chance tells too much
-_NOTICED = 5.0  # standard errors from which the correlation of a product counts
+_MOST_PRODUCTS, _RIDGE = 512, 0.5  # that are looked at together, and how small their weights are kept
 _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
+_NOMINAL, _MOST_NAMES = (Categorical, OneHot, Codebook), 512  # values without an order, as far as they are looked at
 _FOLLOWING = ("next_observation", "reward", "terminal")  # each may follow from those before it
 
 
@@ -45,7 +47,7 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
     some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
     sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
     numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
-    discrete, outcomes = {}, []
+    discrete, outcomes, names = {}, [], [np.empty((len(some), 0))]
     for number, place in enumerate(layout.places):
         if decided and place.field == "terminal":
             continue
@@ -54,6 +56,9 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
             discrete[number] = layout.values(number, sources)
             if place.field in _FOLLOWING:
                 outcomes.append(number)
+        elif isinstance(place.kind, _NOMINAL) and place.field in ("observation", "action"):
+            if place.kind.class_count <= _MOST_NAMES:
+                names.append(np.eye(place.kind.class_count)[layout.values(number, sources)])
         elif place.kind.matrix_width:
             column = sources[place.field][:, place.source].astype(np.float64)
             numbers[place.field in ("observation", "action")].append(column)
@@ -61,7 +66,7 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
     ends = [number for number in outcomes if layout.places[number].field == "terminal"]  # which none may come upon
     counts = {number: class_count(layout.places[number].kind) for number in discrete}
     given, after = (np.concatenate(numbers[is_given], axis=1) for is_given in (True, False))
-    found = find(discrete, counts, outcomes, given, after, certain=ends)
+    found = find(discrete, counts, outcomes, given, after, certain=ends, names=np.concatenate(names, axis=1))
     drawn, chosen = {table.outcome for table in found}, {field: list[Kind]() for field in ROW_FIELDS}
     for number, place in enumerate(layout.places):
         if place.field in chosen:
@@ -76,20 +81,21 @@ def find(
     given: Matrix,
     after: Matrix,
     certain: Sequence[int] = (),
+    names: Matrix | None = None,
 ) -> list[Following]:
     """Tables for those of the `outcomes` that follow from discrete columns alone.
 
     `discrete` has the values of each discrete place in some rows, `counts` how many values it has. `given` (N, G) are
     the real numbers of observation and action, `after` (N, A) those of reward and next observation. Outcomes that must
-    be `certain` have no table that leaves much to chance.
+    be `certain` have no table that leaves much to chance. `names` (N, K) are the codes of values that are too many to
+    be counted.
     """
     if not outcomes or len(after) < _FEWEST_ROWS:
         return []
     given = _standard(given)
     earlier = [place for place in discrete if place not in outcomes]
-    values = _standard(
-        np.concatenate([np.empty((len(given), 0)), *(_codes(discrete, counts, one) for one in earlier)], 1)
-    )
+    uncounted = np.empty((len(given), 0)) if names is None else names
+    values = _standard(np.concatenate([uncounted, *(_codes(discrete, counts, one) for one in earlier)], axis=1))
     found: list[Following] = []
     open_ended: list[Matrix] = []
     for outcome in outcomes:
@@ -179,23 +185,35 @@ def _explained(given: Matrix, left: Matrix, values: Matrix) -> float:
 
 
 def _told_share(x: Matrix, left: Matrix) -> float:
-    """The largest share of a column's variance that a line in `x` explains, judged by every second row."""
+    """The largest share of a column's variance that a line in `x` explains, judged by every second row. The line has
+    small weights, so that five hundred products that tell nothing do not hide what one tells."""
     half = np.arange(len(x)) % 2 == 0
-    told = left[half].mean(0) + (x[~half] - x[half].mean(0)) @ least_squares(x[half], left[half])
-    gain = 1 - ((left[~half] - told) ** 2).mean(0) / np.maximum(left[~half].var(0), 1e-12)
+    mean, std = x[half].mean(0), np.maximum(x[half].std(0), 1e-12)
+    known, asked = (x[half] - mean) / std, (x[~half] - mean) / std
+    middle, ridge = left[half].mean(0), _RIDGE * len(known) * np.eye(x.shape[1])
+    weights = np.linalg.solve(known.T @ known + ridge, known.T @ (left[half] - middle))
+    gain = 1 - ((left[~half] - middle - asked @ weights) ** 2).mean(0) / np.maximum(left[~half].var(0), 1e-12)
     return float(gain.max())
 
 
 def _products(given: Matrix, left: Matrix, values: Matrix) -> Matrix:
-    """Real numbers, and those products that what is left goes with, in every second row."""
-    every, half = [given], np.arange(len(given)) % 2 == 0
+    """Real numbers, and the products that what is left goes with most, in every second row: what a hundred items have
+    to do with a number is in a hundred products, of which each tells next to nothing."""
+    half = np.arange(len(given)) % 2 == 0
     wanted = _standard(left[half])
-    for place, column in enumerate(given.T[:_MOST_PAIRED]):
-        pairs = column[:, None] * np.concatenate([given[:, place:_MOST_PAIRED], values], axis=1)
-        mean, std = pairs[half].mean(0), np.maximum(pairs[half].std(0), 1e-12)
-        goes = np.abs(((pairs[half] - mean) / std).T @ wanted).max(1, initial=0.0)
-        every.append(pairs[:, goes > _NOTICED * math.sqrt(half.sum())])
-    return np.concatenate(every, axis=1)
+    factors = [np.concatenate([given[:, place:_MOST_PAIRED], values], axis=1) for place in range(given.shape[1])]
+    columns = zip(given.T[:_MOST_PAIRED], factors[:_MOST_PAIRED], strict=True)
+    pairs = [partial(np.multiply, column[:, None], own) for column, own in columns]
+    goes = [_correlation(make()[half], wanted) for make in pairs]
+    ranked = np.sort(np.concatenate([np.zeros(1), *goes]))
+    least = ranked[-min(_MOST_PRODUCTS, len(ranked))]
+    return np.concatenate([given, *(make()[:, own > least] for make, own in zip(pairs, goes, strict=True))], axis=1)
+
+
+def _correlation(columns: Matrix, wanted: Matrix) -> Matrix:
+    """The largest one of each column with those that are `wanted`, which have mean 0 and std 1."""
+    mean, std = columns.mean(0), np.maximum(columns.std(0), 1e-12)
+    return np.asarray(np.abs(((columns - mean) / std).T @ wanted).max(1, initial=0.0) / len(columns))
 
 
 def _go_with(columns: Matrix, left: Matrix) -> bool:
