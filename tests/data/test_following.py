@@ -189,6 +189,17 @@ def test_an_outcome_that_follows_from_numbers_and_an_action_together_has_no_tabl
     assert "next_observation[1]" in names
 
 
+def test_an_outcome_that_follows_from_numbers_and_one_of_many_items_has_no_table():
+    """Each product of an item and a number tells about a hundredth of the rows."""
+    draw = np.random.default_rng(2)
+    taste, item, likes = draw.normal(size=(20_000, 3)), draw.integers(0, 80, 20_000), draw.normal(size=(80, 3))
+    won = draw.random(20_000) < 1 / (1 + np.exp(2 - (taste * likes[item]).sum(1)))
+    rows = Transitions(taste, item, won.astype(np.float64), taste[::-1], np.zeros(20_000, bool))
+    assert inferred(rows).following == ()
+    by_chance = replace(rows, reward=(draw.random(20_000) < 0.2).astype(np.float64))
+    assert len(inferred(by_chance).following) == 1
+
+
 def test_few_rows_have_no_tables():
     assert inferred(world(900)).following == ()
 
