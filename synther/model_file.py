@@ -31,6 +31,7 @@ from synther.diffusion.start import Moments, Start
 from synther.durable import replacing
 from synther.errors import FormatError
 from synther.presets import Settings
+from synther.relevance.discrete import DiscreteLaw, Reweighting
 from synther.relevance.dynamics import Ensemble
 from synther.schema import checked, parse
 
@@ -65,6 +66,7 @@ class Student:
     history: list[dict[str, float]] = field(default_factory=list)
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
+    reweightings: dict[SamplerConfig, Reweighting] = field(default_factory=dict)
     pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,6 +79,9 @@ class Student:
     def tensors(self) -> dict[str, Tensor]:
         start = self.starts.get(self.sampler)
         found = {f"student.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
+        if self.sampler in self.reweightings:
+            own = self.reweightings[self.sampler].tensors()
+            found |= {f"student_reweighting.{name}": tensor for name, tensor in own.items()}
         return found | ({} if start is None else {f"student_start.{name}": each for name, each in vars(start).items()})
 
     @classmethod
@@ -111,6 +116,8 @@ class Fitted:
     """What decides which rows have the reward that comes again and again."""
     regions: Regions | None = None
     """How often terminals and rewards of a few values come in each part of the world, where nothing decides them."""
+    discrete: DiscreteLaw | None = None
+    """How likely the discrete values of real rows are that nothing decides."""
     table: RowTable | None = None
     """What rows are drawn from, where states and actions are few."""
     conditions: Conditions = field(default_factory=Conditions)
@@ -124,6 +131,8 @@ class Fitted:
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
+    reweightings: dict[SamplerConfig, Reweighting] = field(default_factory=dict)
+    """Of samplers that have calibrations, and blur discrete values."""
     ensemble: Ensemble | None = None
     """What finds rows inconsistent, where it was asked for."""
     pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
@@ -135,7 +144,8 @@ class Fitted:
         """The same model with the student in place of the network."""
         student = self.student
         assert student is not None
-        own: Any = {name: getattr(student, name) for name in ("network", "starts", "calibrations", "pilots")}
+        names = ("network", "starts", "calibrations", "reweightings", "pilots")
+        own: Any = {name: getattr(student, name) for name in names}
         return replace(self, **own, student=None)
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
@@ -156,12 +166,17 @@ class Fitted:
             "calibration": json.dumps(calibration.to_json()),
             "conditions": json.dumps(self.conditions.to_json()),
         }
+        if self.discrete is not None:
+            metadata["discrete"] = json.dumps(self.discrete.skipped)
         if self.ensemble is not None:
             metadata["ensemble"] = json.dumps(self.ensemble.to_json())
         tensors = self._tensors()
         if self.student is not None:
             metadata["student"] = json.dumps(self.student.to_json())
             tensors |= self.student.tensors()
+        if settings.sampler in self.reweightings:
+            own = self.reweightings[settings.sampler].tensors()
+            tensors |= {f"reweighting.{name}": tensor for name, tensor in own.items()}
         if settings.sampler in self.starts:
             start = self.starts[settings.sampler]
             tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
@@ -212,6 +227,8 @@ class Fitted:
         weights = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
         weights |= {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
         arrays = {} if self.table is None else self.table.arrays()
+        chances = {} if self.discrete is None else self.discrete.tensors()
+        weights |= {f"discrete.{name}": tensor for name, tensor in chances.items()}
         judges = {} if self.ensemble is None else self.ensemble.tensors()
         weights |= {f"ensemble.{name}": tensor for name, tensor in judges.items()}
         return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
@@ -260,6 +277,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         groups.setdefault(group, {})[rest] = tensor
     table, judges = groups.pop("table", None), groups.pop("ensemble", None)
     student, student_start = groups.pop("student", None), groups.pop("student_start", None)
+    chances, weighing = groups.pop("discrete", None), groups.pop("reweighting", None)
+    student_weighing = groups.pop("student_reweighting", None)
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
         raise ValueError(f"it holds tensors of {', '.join(groups)}")
     moments = Moments(**groups["moments"])
@@ -287,7 +306,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     lines = corrected_count(layout, scaler)
     if any(len(each) not in (0, lines) or {*map(len, each)} - {0, len(RANKS)} for each in known):
         raise ValueError("its quantiles do not fit its columns")
-    learned = tree, usual, regions, counted
+    law = None if chances is None else DiscreteLaw.restored(layout, told("discrete", tuple[str, ...]), chances)
+    learned = tree, usual, regions, law, counted
     fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *known)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
@@ -300,6 +320,10 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
             raise ValueError("the thresholds of its student do not fit its columns")
         if any(len(own.drawn) not in (0, len(layout.following)) for own in fitted.student.calibrations.values()):
             raise ValueError("the numbers of its student for tables do not fit its columns")
+    if law is not None and weighing is not None:
+        fitted.reweightings[settings.sampler] = Reweighting.restored(law, weighing)
+    if law is not None and student_weighing is not None and fitted.student is not None:
+        fitted.student.reweightings[fitted.student.sampler] = Reweighting.restored(law, student_weighing)
     fitted.calibrations[settings.sampler] = calibration
     every = [calibration, *(fitted.student.calibrations.values() if fitted.student else ())]
     of_parts = None if regions is None else [len(shares) for shares in regions.shares]
@@ -334,5 +358,7 @@ def _try(fitted: Fitted) -> None:
             fitted.usual_reward.tree.decide(rows)
         if fitted.regions is not None:
             fitted.regions.places(rows)
+        if fitted.discrete is not None:
+            fitted.discrete.log_likelihood(rows)
         if fitted.table is not None:
             fitted.table.draw(2, fitted.layout, np.random.default_rng(0))

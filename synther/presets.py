@@ -48,7 +48,9 @@ class DataConfig:
     data/residuals.py."""
     finite: Finite = "generated"
     """Rows of a world of few states and actions, and discrete outcomes that follow from discrete columns alone, as the
-    network generates them, or drawn from tables of the real ones: see data/row_table.py and data/following.py."""
+    network generates them, or drawn from tables of the real ones: see data/row_table.py and data/following.py. With
+    tables, rows are also taken such that all discrete values are as likely as in the real rows: see
+    relevance/discrete.py."""
     terminals: Terminals = "generated"
     """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
     a row decide, if any explain them."""

@@ -107,17 +107,24 @@ def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator)
     return taken
 
 
-def class_weights(shares: Sequence[Sequence[float]], real: int, classes: NDArray[np.int64]) -> Weights:
+def class_weights(
+    shares: Sequence[Sequence[float]],
+    real: int,
+    classes: NDArray[np.int64],
+    weight: NDArray[np.float64] | None = None,
+) -> Weights:
     """How likely a row is to be taken for each value of each group, so that values come as often as in real rows.
 
-    `shares` are those of each group's values in `real` rows, `classes` (N, G) the values of generated ones. Groups are
+    `shares` are those of each group's values in `real` rows, `classes` (N, G) the values of generated ones, and
+    `weight` (N,) how likely each of these is to be taken before that. Groups are
     brought to their shares in turn, until all are right at once (raking, Deming and Stephan 1940). Both shares are
     known up to chance: of what they differ, what chance explains is left alone. Groups are columns of observation and
     action alone, so that how outcomes follow from these stays as it is.
     """
     count = len(classes)
+    before = np.ones(count) if weight is None else weight / weight.mean()
     tables = [np.ones(len(share)) for share in shares]
-    found = [np.bincount(column, minlength=len(share)) for share, column in zip(shares, classes.T, strict=True)]
+    found = [np.bincount(column, before, len(share)) for share, column in zip(shares, classes.T, strict=True)]
     wanted, rare = [], []
     for share, seen in zip(map(np.asarray, shares), found, strict=True):
         few = np.minimum(share * real, seen) < _FEWEST
@@ -129,8 +136,8 @@ def class_weights(shares: Sequence[Sequence[float]], real: int, classes: NDArray
         )
     for _ in range(_RAKED):
         for group, (share, few) in enumerate(zip(wanted, rare, strict=True)):
-            weight = _row_weights(tables, classes)
-            now = np.bincount(classes[:, group], weight, len(share)) / weight.sum()
+            now_weight = before * _row_weights(tables, classes)
+            now = np.bincount(classes[:, group], now_weight, len(share)) / now_weight.sum()
             change = np.where(few | (now == 0), 1.0, share / share.sum() / np.where(now == 0, 1.0, now))
             tables[group] = (tables[group] * change).clip(_LEAST_WEIGHT, _MOST_WEIGHT)
     return tuple(tuple(table.tolist()) for table in tables)

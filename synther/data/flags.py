@@ -45,6 +45,11 @@ class Flag:
     """Whether the rest of an observation decides, on both sides; else observation and action do, for the next one."""
     tree: TerminationTree
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The fields in which it is decided."""
+        return (_HERE, _THERE) if self.inside else (_THERE,)
+
     def inputs(self, widths: Mapping[str, int]) -> list[tuple[str, int]]:
         """The columns that the tree asks about, of rows with fields of these widths. Those of an observation that
         decides about itself are given as columns of the next one."""
@@ -55,7 +60,7 @@ class Flag:
     def texts(self, name: Callable[[str, int], str], widths: Mapping[str, int]) -> list[str]:
         """It in words; `name` is that of a field's column."""
         told = []
-        for side in (_HERE, _THERE) if self.inside else (_THERE,):
+        for side in self.sides:
             asked = [name(side if self.inside else field, column) for field, column in self.inputs(widths)]
             told.append(f"{name(side, self.column)} is decided by {', '.join(asked) or 'nothing'}")
         return told
@@ -93,7 +98,7 @@ class Flags:
     def put(self, fields: Mapping[str, Tensor]) -> None:
         """Write what is decided into fields (N, W)."""
         for flag, kind, inputs, decide in self._flags:
-            for side in (_HERE, _THERE) if flag.inside else (_THERE,):
+            for side in flag.sides:
                 asked = [fields[side if flag.inside else field][:, column].double() for field, column in inputs]
                 flags = fields[side][:, flag.column]
                 answer = decide(torch.stack(asked) if asked else flags.new_empty((0, len(flags))).double())

@@ -33,6 +33,7 @@ _MOST_GRADIENT = 20.0
 _LOWEST, _HIGHEST = -10.0, 4.0  # log-variances, where targets have variance 1
 _FIRST_ANSWERS = 0.1  # output weights start small, so that answers start at the mean of the targets
 _PREDICTED_ROWS = 8_192
+_LEAST_CHANCE = 1e-6  # that a network is believed
 _STREAM = 11  # of random numbers, which no other work shares
 
 
@@ -97,18 +98,27 @@ class Law:
     def surprises(self, targets: Tensor) -> Tensor:
         """How unusual each target of N rows is (N, groups): distances from the mean in standard deviations, and for
         other columns how much less likely the value is than the most likely one, in nats."""
-        real, flags = self.mean.shape[2], self.flags.shape[2]
+        real = self.mean.shape[2]
         parts = [(targets[:, :real] - self.mean[0]).abs() / self.variance[0].sqrt()]
+        flag, *chances = self._chances(targets)
+        parts.append(_nats(torch.maximum(flag, 1 - flag), flag))
+        parts += [_nats(each[0].amax(1, keepdim=True), own) for each, own in zip(self.choices, chances, strict=True)]
+        return torch.cat(parts, 1)
+
+    def log_likelihood(self, targets: Tensor) -> Tensor:
+        """Of each flag and each choice of N rows, by the first member. (N, groups)"""
+        return torch.cat(self._chances(targets), 1).clamp_min(_LEAST_CHANCE).log()
+
+    def _chances(self, targets: Tensor) -> list[Tensor]:
+        """How likely the flags (N, B) are that N rows have, and each of their choices (N, 1)."""
+        real, flags = self.mean.shape[2], self.flags.shape[2]
         marked = targets[:, real : real + flags]
-        chance = torch.where(marked > 0.5, self.flags[0], 1 - self.flags[0])
-        parts.append(_nats(torch.maximum(chance, 1 - chance), chance))
-        start = real + flags
+        found, start = [torch.where(marked > 0.5, self.flags[0], 1 - self.flags[0])], real + flags
         for each in self.choices:
             end = start + each.shape[2]
-            chance = (each[0] * targets[:, start:end]).sum(1, keepdim=True)
-            parts.append(_nats(each[0].amax(1, keepdim=True), chance))
+            found.append((each[0] * targets[:, start:end]).sum(1, keepdim=True))
             start = end
-        return torch.cat(parts, 1)
+        return found
 
 
 class Networks:
@@ -142,6 +152,9 @@ class Networks:
     @property
     def parameters(self) -> int:
         return sum(weight.numel() for weight in self.weights)
+
+    def copy(self) -> Networks:
+        return Networks(self.inputs, self.outputs, [weight.clone() for weight in self.weights])
 
     def to(self, device: torch.device) -> Self:
         self.weights = [weight.to(device) for weight in self.weights]
@@ -205,17 +218,27 @@ class Networks:
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
 def fit(
-    networks: Networks, inputs: Tensor, targets: Tensor, held_out: Tensor, *, steps: int, seed: int, phase: Phase
+    networks: Networks,
+    inputs: Tensor,
+    targets: Tensor,
+    held_out: Tensor,
+    *,
+    steps: int,
+    seed: int,
+    phase: Phase,
+    fresh: bool = True,
 ) -> tuple[Networks, float]:
     """Fit on the rows (N, inputs) and (N, columns) that `held_out` (N,) does not mark; the networks with the smallest
     loss on those that it marks, member by member, and their mean loss there.
 
-    Where no row is held out, the loss is measured on all rows.
+    Where no row is held out, the loss is measured on all rows. Networks that are not `fresh` have learned something
+    like it before.
     """
     device, members = inputs.device, networks.members
     learned = torch.nonzero(~held_out)[:, 0]
     unseen = torch.nonzero(held_out if held_out.any() else ~held_out)[:_MEASURED_ROWS, 0]
-    _begin_at_rates(networks, targets[learned])
+    if fresh:
+        _begin_at_rates(networks, targets[learned])
     source = compute.generator(device, _STREAM, seed)
     descent, best, waited = _Descent(networks.to(device), steps), _Best(), 0
     with compute.one_thread():
@@ -272,7 +295,7 @@ def _begin_at_rates(networks: Networks, targets: Tensor) -> None:
 
 
 def _nats(most: Tensor, chance: Tensor) -> Tensor:
-    return (most.clamp_min(1e-6) / chance.clamp_min(1e-6)).log()
+    return (most.clamp_min(_LEAST_CHANCE) / chance.clamp_min(_LEAST_CHANCE)).log()
 
 
 class _Descent:

@@ -47,7 +47,14 @@ from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_gener
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
 from synther.synthesizer.single_file import PREVIEW_ROWS, write_file
 from synther.synthesizer.streamed import sample_of, with_window
-from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_regions, learn_usual_reward
+from synther.synthesizer.together import (
+    Task,
+    fit_networks,
+    learn_discrete,
+    learn_ending,
+    learn_regions,
+    learn_usual_reward,
+)
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +218,8 @@ class Synthesizer:
         table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
         if table is not None:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
-        return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, table, told)
+        discrete = learn_discrete(rows, prepared.layout, ending, usual, regions) if counted and table is None else None
+        return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, discrete, table, told)
 
     def _look_through(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:
         """The rows as a matrix, and what decides about terminals. It needs one core, and no device."""
@@ -257,10 +265,11 @@ class Synthesizer:
         regions = None if task.regions is None else task.regions.result()
         if usual is not None and task.ending is not None and not task.ending.asks_for_reward(rows):
             regions = None  # both are decided
+        discrete = None if task.discrete is None else task.discrete.result()
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
-            regions, task.table, told, _shares(prepared.layout, rows), *_quantiles(task),
+            regions, discrete, task.table, told, _shares(prepared.layout, rows), *_quantiles(task),
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()

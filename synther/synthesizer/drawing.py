@@ -33,6 +33,7 @@ from synther.guides import Guide, View
 from synther.model_file import Fitted
 from synther.presets import Settings
 from synther.progress import Progress
+from synther.relevance.discrete import Reweighting
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -113,7 +114,8 @@ class Drawing:
         the generator; they draw rows that were asked for towards no average.
         """
         model = self.model
-        corrected = model.rates or model.shares or model.regions or model.layout.following or self._has_quantiles
+        known = model.rates, model.shares, model.regions, model.discrete, model.layout.following
+        corrected = any(known) or self._has_quantiles
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
@@ -179,11 +181,14 @@ class Drawing:
 
     def _weight(self, found: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
         """How likely each of the rows is to be taken (N,); None where all are alike."""
-        weight = found.row_weights(self.model.layout.classes(rows)) if found.weights else None
-        if not found.regions or self.model.regions is None:
-            return weight
-        odds = np.array(found.regions)[self.model.regions.places(rows)]
-        return odds if weight is None else weight * odds
+        model, weights = self.model, list[NDArray[np.float64]]()
+        if self.config in model.reweightings:
+            weights.append(model.reweightings[self.config].weights(rows))
+        if found.weights:
+            weights.append(found.row_weights(model.layout.classes(rows)))
+        if found.regions and model.regions is not None:
+            weights.append(np.array(found.regions)[model.regions.places(rows)])
+        return np.prod(weights, axis=0) if weights else None
 
     def _finished(self, seed: int, blocks: range, finish: Callable[[int, Decoded], T]) -> Iterator[T]:
         """What `finish` makes of each block's number and rows, in order; meanwhile the next ones are drawn."""
@@ -292,14 +297,18 @@ class Drawing:
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
             found = replace(found, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
-        if "terminal" not in names and not model.shares and model.regions is None:
+        if "terminal" not in names and not any((model.shares, model.regions, model.discrete)):
             return found
         decoder, draw = self._decoder(found), np.random.default_rng(seed)
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
+        reweighting = None if model.discrete is None else Reweighting.learn(model.discrete, rows, seed)
+        if reweighting is not None:
+            model.reweightings[self.config] = reweighting
         if model.shares:
             classes = decoder.layout.classes(rows)
-            found = replace(found, weights=class_weights(model.shares, model.record.rows, classes))
+            weights = class_weights(model.shares, model.record.rows, classes, self._weight(found, rows))
+            found = replace(found, weights=weights)
         if model.regions is not None:
             found = replace(found, regions=model.regions.weights(rows, self._weight(found, rows)))
         if "terminal" not in names:

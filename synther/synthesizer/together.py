@@ -33,6 +33,7 @@ from synther.diffusion.window import Window
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.formats.stream import StoredRows
 from synther.progress import Progress, resolve
+from synther.relevance.discrete import DiscreteLaw
 
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer
@@ -60,6 +61,8 @@ class Task:
     """What is to decide which rows have the reward that comes again and again, likewise."""
     regions: Future[termination.Regions | None] | None = None
     """How often terminals and rewards are to come in each part of the world, likewise."""
+    discrete: Future[DiscreteLaw | None] | None = None
+    """How likely the discrete values are that nothing decides."""
     table: RowTable | None = None
     """What rows are to be drawn from instead of the network, where states and actions are few."""
     told: Told | None = None
@@ -113,6 +116,24 @@ def learn_regions(
     if not rewards and (decided or not rows.terminal.any()):
         return None
     return _begun(partial(termination.Regions.learn, rows, rewards))  # what a terminal pays goes with it, if decided
+
+
+def learn_discrete(
+    rows: Transitions,
+    layout: Layout,
+    ending: termination.TerminationTree | None,
+    usual_reward: Future[termination.UsualReward | None] | None,
+    regions: Future[termination.Regions | None] | None,
+) -> Future[DiscreteLaw | None]:
+    """Begin to learn how likely the discrete values of rows are, but for those that others decide or weigh."""
+
+    def learn() -> DiscreteLaw | None:
+        in_parts = regions is not None and regions.result() is not None
+        is_paid = usual_reward is not None and usual_reward.result() is not None
+        decided = {"reward": in_parts or is_paid, "terminal": in_parts or ending is not None}
+        return DiscreteLaw.fit(rows, layout, [field for field, is_decided in decided.items() if is_decided])
+
+    return _begun(learn)
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:

@@ -1,0 +1,243 @@
+"""How likely the discrete values of a row are, given what they depend on; and weights that correct a generator's.
+
+Which action is taken in a state, and which discrete outcome follows, is up to chances that depend on numbers. A
+generator blurs them: a click that one row in a hundred has comes in one of twenty. Small networks learn such chances in
+seconds, once from real rows and once from generated ones. A generated row is then taken with a weight: how likely its
+discrete values are among real rows, divided by how likely they are among generated ones (importance sampling).
+
+NOTE[paper]: the reference takes all rows as they are generated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther import compute
+from synther.data.categories import Drawn
+from synther.data.kinds import Binary, Codebook, Kind
+from synther.data.layout import Layout
+from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.progress import Silent
+from synther.relevance import conditional
+from synther.relevance.conditional import Networks, Outputs
+from synther.relevance.dynamics import plain_layout
+
+Array = NDArray[Any]
+
+MEMBERS, WIDTH, DEPTH = 2, 64, 2
+MOST_VALUES = 512
+"""Values of all discrete columns together, beyond which no chances are learned."""
+
+_FEWEST_ROWS, _MOST_ROWS = 1_000, 50_000  # that chances are learned from,
+_FEWEST_GENERATED = 10_000  # generated ones among them: weights from fewer are worse than none
+_HELD_OUT = 10  # one row in so many tells when a fit is best, and whether weights are worth it
+_BLURRED = 0.005  # nats by which a discrete column has to be wrong before rows are weighted by it
+_LEAST, _MOST = 0.02, 6.0  # weights: beyond the latter most rows would be copies
+_LIMIT = 10.0  # standard deviations at which inputs are cut
+_CHUNK = 1 << 15
+
+
+@dataclass(frozen=True)
+class Group:
+    """Discrete columns of the matrix that depend on the same other columns."""
+
+    inputs: tuple[int, ...]
+    flags: tuple[int, ...]
+    choices: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def every(cls, layout: Layout, skipped: Sequence[str]) -> tuple[Group, ...]:
+        """The discrete columns of observations, actions, next observations, and of reward and terminal, as far as
+        there is something that they can depend on. Fields that are `skipped` have none."""
+        found = []
+        for fields, given in (
+            (("observation",), ()),
+            (("action",), ("observation",)),
+            (("next_observation",), ("observation", "action")),
+            (("reward", "terminal"), ("observation", "action", "next_observation")),
+        ):
+            decided = {(field, flag.column) for flag in layout.decided for field in flag.sides}
+            flags, choices, inputs = list[int](), list[tuple[int, ...]](), list[int]()
+            for place in layout.places:
+                columns = tuple(range(place.matrix.start, place.matrix.stop))
+                if place.field in given or (place.field in fields and not given and place.kind.scaled):
+                    inputs += columns
+                is_free = place.field not in skipped and (place.field, place.source.start) not in decided
+                if place.field in fields and is_free and columns and not place.kind.scaled:
+                    (flags.extend if isinstance(place.kind, Binary) else choices.append)(columns)
+            if inputs and (flags or choices):
+                found.append(cls(tuple(inputs), tuple(flags), tuple(choices)))
+        return tuple(found)
+
+    @property
+    def columns(self) -> int:
+        """How many discrete columns there are, a choice as one."""
+        return len(self.flags) + len(self.choices)
+
+    @property
+    def outputs(self) -> Outputs:
+        return Outputs(0, len(self.flags), tuple(map(len, self.choices)))
+
+    def tensors(self, matrix: Array, mean: Array, std: Array) -> tuple[Tensor, Tensor]:
+        """What is given (N, I), scaled by mean and std of the matrix (D,), and the discrete values as 0 and 1
+        (N, columns)."""
+        inputs, targets = list(self.inputs), [*self.flags, *(column for group in self.choices for column in group)]
+        given = np.clip((matrix[:, inputs] - mean[inputs]) / std[inputs], -_LIMIT, _LIMIT)
+        return torch.from_numpy(given.astype(np.float32)), torch.from_numpy((matrix[:, targets] > 0).astype(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class DiscreteLaw:
+    """How likely the discrete values of some rows are, column by column."""
+
+    layout: Layout
+    skipped: tuple[str, ...]
+    """Fields whose values something else decides, or weighs."""
+    mean: Array
+    std: Array
+    """Of the columns of the layout's matrix (D,)."""
+    groups: tuple[Group, ...]
+    networks: tuple[Networks, ...]
+
+    @classmethod
+    def fit(cls, rows: Transitions, layout: Layout, skipped: Sequence[str] = (), seed: int = 0) -> DiscreteLaw | None:
+        """Learn from rows; `layout` is that of a model of them. None without discrete columns that depend on others,
+        in fields that are not `skipped`."""
+        plain = _plain(layout)
+        groups = Group.every(plain, skipped)
+        values = sum(group.outputs.columns for group in groups)
+        if not groups or values > MOST_VALUES or len(rows) < _FEWEST_ROWS:
+            return None
+        matrix, fresh = plain.pack(_some(rows, seed)), list[Networks]()
+        for number, group in enumerate(groups):
+            source = compute.generator(torch.device("cpu"), 17, seed, number)
+            fresh.append(Networks.fresh(len(group.inputs), group.outputs, MEMBERS, WIDTH, DEPTH, source))
+        std = np.maximum(matrix.std(0), np.finfo(np.float64).tiny)
+        return cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh))._fitted(matrix, seed)
+
+    def refitted(self, rows: Transitions, seed: int) -> DiscreteLaw:
+        """The same of other rows, learned from where this one is: what both have wrong is then wrong in the same way,
+        and cancels in weights."""
+        return self._fitted(self.layout.pack(_some(rows, seed)), seed, fresh=False)
+
+    def _fitted(self, matrix: Array, seed: int, fresh: bool = True) -> DiscreteLaw:
+        networks, steps = [], conditional.steps_for(len(matrix)) // (1 if fresh else 2)
+        held_out = torch.arange(len(matrix)) % _HELD_OUT == 0
+        for group, known in zip(self.groups, self.networks, strict=True):
+            inputs, targets = group.tensors(matrix, self.mean, self.std)
+            with Silent().phase("chances", steps) as phase:
+                fitted, _ = conditional.fit(
+                    known.copy(), inputs, targets, held_out, steps=steps, seed=seed, phase=phase, fresh=fresh
+                )
+            networks.append(fitted)
+        return replace(self, networks=tuple(networks))
+
+    def log_likelihood(self, rows: Transitions, columns: Sequence[int] | None = None) -> Array:
+        """Of the value that each discrete column has (N, columns). Those that are not among `columns` may be 0."""
+        found = [self._of_matrix(self.layout.pack(chunk), columns) for chunk in rows.chunks(_CHUNK)]
+        return np.concatenate(found)
+
+    def _of_matrix(self, matrix: Array, columns: Sequence[int] | None) -> Array:
+        found = np.zeros((len(matrix), sum(group.columns for group in self.groups)))
+        start = 0
+        for group, networks in zip(self.groups, self.networks, strict=True):
+            own = range(start, start + group.columns)
+            start = own.stop
+            if columns is None or not {*own}.isdisjoint(columns):
+                inputs, targets = group.tensors(matrix, self.mean, self.std)
+                found[:, own.start : own.stop] = networks.law(inputs).mixture().log_likelihood(targets).numpy()
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a file, from which `restored` makes the same."""
+        weights = [one.tensors().items() for one in self.networks]
+        named = {f"{number}.{name}": each for number, own in enumerate(weights) for name, each in own}
+        return named | {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
+
+    @classmethod
+    def restored(cls, layout: Layout, skipped: Sequence[str], tensors: Mapping[str, Tensor]) -> DiscreteLaw:
+        """The law of a file; `layout` is that of its model."""
+        plain, units = _plain(layout), [tensors[name].numpy() for name in ("mean", "std")]
+        if {each.shape for each in units} != {(plain.width,)}:
+            raise ValueError("its chances of discrete values do not fit its columns")
+        groups = Group.every(plain, skipped)
+        return cls(plain, tuple(skipped), units[0], units[1], groups, ()).with_weights(tensors)
+
+    def with_weights(self, tensors: Mapping[str, Tensor]) -> DiscreteLaw:
+        """The same columns with the networks of a file."""
+        parts = dict[str, dict[str, Tensor]]()
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
+        networks = [Networks.restored(group.outputs, parts[str(number)]) for number, group in enumerate(self.groups)]
+        if [one.inputs for one in networks] != [len(group.inputs) for group in self.groups]:
+            raise ValueError("its chances of discrete values do not fit its columns")
+        return replace(self, networks=tuple(networks))
+
+
+@dataclass(frozen=True, eq=False)
+class Reweighting:
+    """How rows of a generator are weighted, whose discrete values come too often in one place and too rarely in
+    another."""
+
+    real: DiscreteLaw
+    generated: DiscreteLaw
+    blurred: tuple[int, ...]
+    """The discrete columns that the generator has wrong."""
+
+    @classmethod
+    def learn(cls, real: DiscreteLaw, rows: Transitions, seed: int) -> Reweighting | None:
+        """From generated rows; None where these have their discrete values as the real ones do, or are too few to
+        tell."""
+        if len(rows) < _FEWEST_GENERATED:
+            return None
+        generated = real.refitted(rows, seed)
+        unseen = _some(rows, seed)[::_HELD_OUT]
+        wrong = (generated.log_likelihood(unseen) - real.log_likelihood(unseen)).mean(0)
+        blurred = tuple(np.flatnonzero(wrong > _BLURRED).tolist())
+        return cls(real, generated, blurred) if blurred else None
+
+    def weights(self, rows: Transitions) -> NDArray[np.float64]:
+        """How likely each row is to be taken. (N,)"""
+        real, generated = (law.log_likelihood(rows, self.blurred) for law in (self.real, self.generated))
+        odds = (real - generated)[:, list(self.blurred)].sum(1)
+        return np.asarray(np.exp(odds.clip(math.log(_LEAST), math.log(_MOST))))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file needs beside the law of the real rows."""
+        own = {name: each for name, each in self.generated.tensors().items() if name not in ("mean", "std")}
+        return own | {"blurred": torch.tensor(self.blurred)}
+
+    @classmethod
+    def restored(cls, real: DiscreteLaw, tensors: Mapping[str, Tensor]) -> Reweighting:
+        own = dict(tensors)
+        blurred = tuple(own.pop("blurred").tolist())
+        if not all(0 <= column < sum(group.columns for group in real.groups) for column in blurred):
+            raise ValueError("its weights of discrete values do not fit its columns")
+        return cls(real, real.with_weights(own), blurred)
+
+
+def _some(rows: Transitions, seed: int) -> Transitions:
+    """As many as are learned from, in random order."""
+    order = np.random.default_rng([18, seed]).permutation(len(rows))
+    return rows[order[:_MOST_ROWS]]
+
+
+def _plain(layout: Layout) -> Layout:
+    """The same rows as a matrix in which every column is a number, a flag or part of a one-hot code, those too that are
+    drawn from tables."""
+
+    def plain(kind: Kind) -> Kind:
+        return Codebook(kind.rows) if isinstance(kind, Drawn) else kind
+
+    found = replace(plain_layout(layout), turns=(), clips=(), following=(), at_end=None, terminal_reward=0.0)
+    kinds: Any = {field: tuple(map(plain, getattr(found, field))) for field in ROW_FIELDS}
+    return replace(found, **kinds)
