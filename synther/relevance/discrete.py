@@ -34,7 +34,15 @@ Array = NDArray[Any]
 
 MEMBERS, WIDTH, DEPTH = 2, 64, 2
 MOST_VALUES = 512
-"""Values of all discrete columns together, beyond which no chances are learned."""
+"""Values of the discrete columns of a group together, beyond which no chances are learned."""
+
+_DEPENDING = (
+    (("observation",), ("observation",)),  # on its numbers
+    (("action",), ("observation",)),
+    (("next_observation",), ("observation", "action")),
+    (("reward", "terminal"), ("observation", "action", "next_observation")),
+)
+"""Fields, and those that their discrete values may depend on."""
 
 _FEWEST_ROWS, _MOST_ROWS = 1_000, 50_000  # that chances are learned from,
 _FEWEST_GENERATED = 10_000  # generated ones among them: weights from fewer are worse than none
@@ -58,23 +66,23 @@ class Group:
         """The discrete columns of observations, actions, next observations, and of reward and terminal, as far as
         there is something that they can depend on. Fields that are `skipped` have none."""
         found = []
-        for fields, given in (
-            (("observation",), ()),
-            (("action",), ("observation",)),
-            (("next_observation",), ("observation", "action")),
-            (("reward", "terminal"), ("observation", "action", "next_observation")),
-        ):
-            decided = {(field, flag.column) for flag in layout.decided for field in flag.sides}
-            flags, choices, inputs = list[int](), list[tuple[int, ...]](), list[int]()
+        decided = {(field, flag.column) for flag in layout.decided for field in flag.sides}
+        for fields, given in _DEPENDING:
+            inputs, flags, choices = list[int](), list[int](), list[tuple[int, ...]]()
             for place in layout.places:
                 columns = tuple(range(place.matrix.start, place.matrix.stop))
-                if place.field in given or (place.field in fields and not given and place.kind.scaled):
+                is_own, is_number = place.field in fields, place.kind.scaled
+                if place.field in given and (is_number or not is_own):
                     inputs += columns
-                is_free = place.field not in skipped and (place.field, place.source.start) not in decided
-                if place.field in fields and is_free and columns and not place.kind.scaled:
-                    (flags.extend if isinstance(place.kind, Binary) else choices.append)(columns)
-            if inputs and (flags or choices):
-                found.append(cls(tuple(inputs), tuple(flags), tuple(choices)))
+                if not is_own or is_number or place.field in skipped or (place.field, place.source.start) in decided:
+                    continue
+                if isinstance(place.kind, Binary):
+                    flags += columns
+                elif columns:
+                    choices.append(columns)
+            group = cls(tuple(inputs), tuple(flags), tuple(choices))
+            if inputs and 0 < group.outputs.columns <= MOST_VALUES:
+                found.append(group)
         return tuple(found)
 
     @property
@@ -113,8 +121,7 @@ class DiscreteLaw:
         in fields that are not `skipped`."""
         plain = _plain(layout)
         groups = Group.every(plain, skipped)
-        values = sum(group.outputs.columns for group in groups)
-        if not groups or values > MOST_VALUES or len(rows) < _FEWEST_ROWS:
+        if not groups or len(rows) < _FEWEST_ROWS:
             return None
         matrix, fresh = plain.pack(_some(rows, seed)), list[Networks]()
         for number, group in enumerate(groups):
