@@ -31,7 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.lattices import ROWS_PER_WEIGHT, SMALLEST, Grid, Step, least_squares, product
+from synther.data.lattices import SMALLEST, Grid, Step
+from synther.data.lines import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.quantiles import row_index
 from synther.schema import checked
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.data.lattices import Straight, Units, grain_of
+from synther.data.lattices import grain_of
+from synther.data.lines import Straight, Units
 from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.transitions import Transitions
