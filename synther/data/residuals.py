@@ -463,7 +463,8 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         return ()
     places = []
     for place, column in enumerate(x.T):
-        knots = _knots(column) if len(np.unique(column[:1000])) >= KNOTS else ()
+        values = np.unique(column[:1000])
+        knots = _knots(column) if len(values) >= KNOTS else tuple(values[1:-1].tolist())
         if knots:
             places.append((place, knots))
     chosen: list[tuple[int, tuple[float, ...]]] = []
