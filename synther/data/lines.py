@@ -20,10 +20,21 @@ _RIDGE = 1e-9
 def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
     """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
     `narrow`. (G, K)"""
-    x, y = x - x.mean(0), y - y.mean(0)
-    variance, directions = np.linalg.eigh(product(x.T, x) / len(x))
-    inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
-    return product((directions * inverse) @ directions.T, product(x.T, y) / len(x))
+    return Directions(x, narrow).slopes(y)
+
+
+class Directions:
+    """What least squares in columns `x` (N, G) need of these."""
+
+    def __init__(self, x: Matrix, narrow: float = 0.0) -> None:
+        self._x = x - x.mean(0)
+        variance, directions = np.linalg.eigh(product(self._x.T, self._x) / len(x))
+        inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
+        self._inverse = product(directions * inverse, directions.T)
+
+    def slopes(self, y: Matrix) -> Matrix:
+        """Those of lines for `y` (N, K). (G, K)"""
+        return product(self._inverse, product(self._x.T, y - y.mean(0)) / len(y))
 
 
 class Straight:
