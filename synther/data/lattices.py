@@ -333,7 +333,9 @@ class _Lines:
         found, width = spread(line.off, self.given.learned)
         if found.spreads and width.min() <= _SETTLED * step.unit:
             return None, bits
-        slopes = tuple(zip(self.columns, line.slopes.tolist(), strict=True))
+        slopes = tuple(
+            (column, slope) for column, slope in zip(self.columns, line.slopes.tolist(), strict=True) if slope
+        )
         return replace(found, slopes=slopes, ranks=tuple(line.ranks.tolist())), line.bits
 
 

@@ -35,6 +35,7 @@ _NARROW = 0.02**2  # variance of directions that explain nothing, of columns of 
 _TELLS = 0.1  # bits that a line has to tell more than nothing, and may tell less than a table
 _PARTS, _ROWS_IN_A_CELL = 32, 20  # of a table: parts of the rows by what a line says, and rows for each of its numbers
 _FEW = 32  # values of an action up to which tables may tell the outcomes
+_LEAST = 0.01  # slope, of what spreads by 1 about the line, that is no chance: half of the rows have it right to this
 _INSIDE = 1e-3  # of a step, by which numbers stay off its ends: rounding of float32 then leads back
 
 Spread = Callable[[Matrix, NDArray[np.bool_]], tuple[float, Matrix]]
@@ -128,14 +129,15 @@ def find_line(cells: Cells, numbers: NDArray[np.int64], given: Given, spread: Sp
     full, known = cells.middle, given.learned
     if numbers.max() < 2 or not given.are_enough:
         return None
-    draw = np.random.default_rng(_DRAWING)
+    draw, least = np.random.default_rng(_DRAWING), 0.0
     for _ in range(_TURNS):
         slopes = given.slopes(full)
+        slopes[np.abs(slopes) < least] = 0.0
         line = given.line(slopes)
         off = full - line
         level, width = spread(off, known)
         ranks = np.quantile(((off - level) / width)[known], np.linspace(0, 1, _RANKS))
-        inner = cells.less(line + level, width)
+        inner, least = cells.less(line + level, width), _LEAST * float(width.mean())
         full = line + level + width * inner.drawn(ranks, draw)
     bits = float(-np.log2(np.maximum(inner.chances(ranks)[~known], 1 / len(full))).mean())
     parts = int(np.clip(len(full) // (_ROWS_IN_A_CELL * len(np.unique(numbers))), 1, _PARTS))

@@ -13,7 +13,7 @@ from synther.data.kind import Array, Kind, Matrix
 
 OFF = 1e-3
 """Of a grain, by which numbers on a lattice may be off."""
-_LONGER = 8.0
+_LONGER, _MOST_STEPS = 8.0, 2.0**52
 
 
 @final
@@ -65,8 +65,11 @@ class Derived(Kind):
 
 def grain_of(values: Sequence[float]) -> float:
     """By multiples of what numbers in increasing order differ: the least difference, if all others are multiples."""
-    away = np.asarray(values, np.float64) - values[0]
-    grain = float(np.diff(away).min())
+    with np.errstate(over="ignore"):
+        away = np.asarray(values, np.float64) - values[0]
+        grain = float(np.diff(away).min())
+        if not away[-1] / grain < _MOST_STEPS:
+            return 0.0
     reach = grain
     while reach < away[-1]:  # over longer and longer stretches, or the rounding of one difference would add up
         reach *= _LONGER

@@ -102,6 +102,8 @@ def test_the_grain_of_numbers():
     assert grain_of([0.0, 0.1, 0.25]) == 0
     assert grain_of((0.008 * np.arange(-2_000, 2_000)).astype(np.float32).tolist()) == pytest.approx(0.008)
     assert grain_of(np.sort(np.random.default_rng(0).random(100)).tolist()) == 0
+    assert grain_of([-1e308, 0.0, 1e308]) == 0
+    assert grain_of([0.0, 5e-324, 1e300]) == 0
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7, 1.0])

@@ -88,6 +88,12 @@ def test_rows_come_back(variant: str):
     assert Residuals.from_json(json.loads(json.dumps(found.scaler.residuals.to_json()))) == found.scaler.residuals
 
 
+def test_steps_of_earlier_files_have_no_line():
+    told = prepared(sensors(1.0, 0.4)).scaler.residuals.to_json()
+    earlier = {**told, "steps": [{name: step[name] for name in step if name != "slopes"} for step in told["steps"]]}
+    assert not any(step.slopes for step in Residuals.from_json(json.loads(json.dumps(earlier))).steps)
+
+
 def test_a_reward_follows_from_what_comes_out():
     """A line in half degrees bends at each of them."""
     real = sensors(0.5, 0.3, centre=20.0)
