@@ -68,7 +68,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_outcomes_spread_as_in_real_rows(variant: str):
-    """They were up to 1.9 times as far from the line: what was left had to tell all that the action does."""
+    """Without a line, up to 3.3 times as far: what is left then has to tell all that the action does."""
     real = sensors(**VARIANTS[variant])
     found = prepared(real)
     assert sum(bool(step.slopes) for step in found.scaler.residuals.steps) == 2
