@@ -6,7 +6,8 @@ Fits a preset on 20,000 rows of each world, draws as many, and measures on both 
 stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together, a shop whose
 goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end, gates that a
 bird has to fly through, beams of a sensor that nearly follow from each other, a set point that depends on the hour,
-arms that pay by chance, switches that are counted, tasks with a goal each.
+arms that pay by chance, switches that are counted, tasks with a goal each, sensors that round, a machine that seldom
+pays much.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ SUITS = np.linspace(-1, 1, 24).reshape(4, 6)  # how much each arm likes each num
 GOALS = np.random.default_rng(2).uniform(-1, 1, (5, 2))  # of each task
 NEAR_GOAL, DONE = 0.1, 10.0  # distance at which a task is done, and what that pays
 SWITCHES, FLIPS, PULLED = 14, 0.03, 0.9  # chances that a switch flips by itself, and when it is pulled
+HALF, LEVEL, NOTCH = 0.5, 1 / 256, 1.0  # steps of a thermometer, a converter and a speedometer,
+SHOWN = np.array([20, 0.5, 12])  # and what they usually show
+SHAKES = np.array([0.3, 1 / 256, 0.7])  # noise of what they show
+PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # how far two actions move it
+PLACE, LUCK = (1.0, 0.4), 0.3  # what position and action have to be above for a payout, and how likely it then is
 RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
 
 Figures = dict[str, float]
@@ -513,6 +519,62 @@ def of_tasks(rows: Transitions) -> Figures:
     }
 
 
+def sensors(seed: int) -> Transitions:
+    """A thermometer that shows half degrees, a converter of 256 levels and a speed in whole units. What they measure is
+    pushed, drifts back and shakes about as much as they round."""
+    draw, many = np.random.default_rng(seed), 100
+    here, parts = 3 * SHAKES * draw.normal(size=(many, 3)), []
+    for _ in range(ROWS // many):
+        push = draw.uniform(-1, 1, (many, 2))
+        after = 0.9 * here + push @ PULLS.T + SHAKES * draw.normal(size=(many, 3))
+        seen = [_shown(each) for each in (here, after)]
+        parts.append((seen[0], push, -0.1 * np.abs(seen[1][:, 0] - 20), seen[1], np.zeros(many, bool)))
+        here = after
+    return _rows(parts)
+
+
+def _shown(state: Array) -> Array:
+    steps = np.array([HALF, LEVEL, NOTCH])
+    return np.asarray(np.rint((state + SHOWN) / steps) * steps)
+
+
+def of_sensors(rows: Transitions) -> Figures:
+    here, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    off = after - 0.9 * here - rows.action @ PULLS.T
+    steps = np.array([HALF, LEVEL, NOTCH])
+    rounded = np.hypot(SHAKES, steps * np.sqrt((1 + 0.9**2) / 12))  # both ends are rounded
+    spread = off.std(0) / rounded
+    return {
+        "values on their steps": share((np.abs(after / steps - np.rint(after / steps)) < 1e-3).all(1)),
+        "spread of the next temperature / true": float(spread[0]),
+        "spread of the next level / true": float(spread[1]),
+        "spread of the next speed / true": float(spread[2]),
+        "error of the reward": float(np.abs(rows.reward + 0.1 * np.abs(after[:, 0] - 20)).mean()),
+    }
+
+
+def jackpot(seed: int) -> Transitions:
+    """Small rewards, and in one of seventy rows a large one, whose size is a matter of the third column."""
+    draw = np.random.default_rng(seed)
+    here, push = draw.normal(size=(ROWS, 3)), draw.uniform(-1, 1, (ROWS, 1))
+    pays = (here[:, 1] > PLACE[0]) & (push[:, 0] > PLACE[1]) & (draw.random(ROWS) < LUCK)
+    paid = 0.1 * here[:, 0] + 0.05 * draw.normal(size=ROWS) + np.where(pays, 5 + 3 * np.abs(here[:, 2]), 0)
+    after = 0.9 * here + 0.3 * draw.normal(size=here.shape)
+    return _rows([(here, push, paid, after, np.zeros(ROWS, bool))])
+
+
+def of_jackpot(rows: Transitions) -> Figures:
+    here, large = rows.observation.astype(np.float64), rows.reward > 2.5
+    told = 5 + 3 * np.abs(here[:, 2])
+    right = (here[:, 1] > PLACE[0]) & (rows.action[:, 0] > PLACE[1])
+    return {
+        "share of payouts": share(large),
+        "mean payout": float(rows.reward[large].mean()),
+        "payouts in the right place": share(right, large),
+        "correlation of payouts with their size": float(np.corrcoef(rows.reward[large], told[large])[0, 1]),
+    }
+
+
 def _rows(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
     before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
@@ -533,6 +595,8 @@ WORLDS: Mapping[str, tuple[Callable[[int], Transitions], Callable[[Transitions],
     "arms": (arms, of_arms),
     "switches": (switches, of_switches),
     "tasks": (tasks, of_tasks),
+    "sensors": (sensors, of_sensors),
+    "jackpot": (jackpot, of_jackpot),
 }
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from synther.assess import columns, discrete, spread, usefulness
+from synther.assess import columns, discrete, payouts, spread, usefulness
 from synther.assess.assessment import Assessment, Better, Cloud, Column, Correlations
 from synther.assess.bounds import Bounds, action_scale, rescaled_actions, share_outside
 from synther.assess.classifier import tell_apart
@@ -339,6 +339,15 @@ class Comparison:
                 chance = math.hypot(*map(_share_error, shares, counts))
                 figures[f"terminal_{name}"] = Figure(*shares, chance)
         return figures
+
+    @cached_property
+    def payouts(self) -> Figures:
+        """Whoever judges rewards: rare ones are lost in the mean of all."""
+        split, features = self.split, self.learned.features
+        if features is None:
+            return {}
+        real, synthetic = split.reference[:FIT_ROWS], split.synthetic[:FIT_ROWS]
+        return payouts.figures(features, real, synthetic, split.held_out, seed=self.seed, device=self.device)
 
     @cached_property
     def spread(self) -> Figures:

@@ -151,6 +151,21 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         "row. Where networks judge, less than real rows is no improvement.",
         lambda rows: rows.physics.figures.get("reward_error"),
     ),
+    "payout_mean": Metric(
+        "Reward from payouts", _TRUE, "nearer", None, None,
+        "What rare rewards that are far from all usual ones add to the mean reward. Only where there are some.",
+        lambda rows: rows.payouts.get("payout_mean"),
+    ),
+    "payout_place": Metric(
+        "Payouts in the right place (2 AUC - 1)", _TRUE, "higher", -1, 1,
+        "How well a network that learned from real rows which (s, a) pay tells rows with a payout from others.",
+        lambda rows: rows.payouts.get("payout_place"),
+    ),
+    "payout_size": Metric(
+        "Payouts of the right size (Pearson)", _TRUE, "higher", -1, 1,
+        "How well the sizes of payouts agree with what a network predicts that learned them from real rows.",
+        lambda rows: rows.payouts.get("payout_size"),
+    ),
     "actions_outside": Metric(
         "Actions out of bounds", _TRUE, "lower", 0, 1,
         "Share of rows with an action that the action space, or where none is declared the real range, does not hold.",

@@ -43,6 +43,11 @@ class Limits:
     """Of `start_coverage`. Real rows in the mix bring their starts with them, so it never leads to `do not use`."""
     correlation: tuple[float, float] = (0.06, NEVER)
     """`worst_correlation` above that of real rows."""
+    payout_mean: tuple[float, float] = (1.5, NEVER)
+    """Factor by which `payout_mean` may be off, either way. That of real rows is known to a few tenths: payouts are
+    few."""
+    payouts: tuple[float, float] = (0.8, -1.0)
+    """Share of the real rows' `payout_place` and `payout_size` that must be reached."""
     actions_outside: tuple[float, float] = (0.01, 0.1)
     """Share of rows above that of real rows."""
     action_scale: tuple[float, float] = (1.25, 1.6)
@@ -225,6 +230,26 @@ def _correlation(found: Measure, limits: Limits) -> Reason:
     return Reason(found.name, _level(value - real, limits.correlation), text)
 
 
+def _payout_mean(found: Measure, limits: Limits) -> Reason:
+    value, real = _pair(found)
+    text = f"Rare large rewards add {value:.2g} to the mean reward, in real rows {real:.2g}."
+    if abs(value - real) <= found.chance:
+        return Reason(found.name, "use", text)
+    factor = value / real if real else NEVER
+    off = abs(math.log(factor)) if factor > 0 else NEVER
+    return Reason(found.name, _level(off, _logs(limits.payout_mean)), text)
+
+
+def _payouts(found: Measure, limits: Limits) -> Reason:
+    value, real = _pair(found)
+    what = "where they come" if found.name == "payout_place" else "how large they are"
+    text = (
+        f"Rare large rewards have less to do with observation and action than real ones: {what} agrees to {value:.2f} "
+        f"with what these tell, in real rows to {real:.2f}."
+    )
+    return Reason(found.name, _reached(found, limits.payouts), text)
+
+
 def _outside(found: Measure, limits: Limits) -> Reason:
     value, real = _pair(found)
     text = f"{value:.1%} of the rows have an action out of bounds, of real rows {real:.1%}."
@@ -280,6 +305,9 @@ def _frequencies(found: Measure, limits: Limits) -> Reason:
 _VOTES: dict[str, Callable[[Measure, Limits], Reason]] = {
     "dynamics_error": _dynamics,
     "reward_error": _reward,
+    "payout_mean": _payout_mean,
+    "payout_place": _payouts,
+    "payout_size": _payouts,
     "outcome_spread": _spread,
     "band_50": _band,
     "band_90": _band,

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, Straight, Units, product, unclipped
+from synther.data.lattices import unclipped
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, product
 from synther.data.numbers import Bounded, Spiked
 from synther.errors import FormatError
 from synther.schema import checked, finite

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from synther.data.categories import Codebook
 from synther.data.kind import Array, Kind, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT
+from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.values import Binary, Constant, Derived, Levels
 from synther.errors import FormatError

@@ -18,6 +18,7 @@ from synther.data.kinds import Kind
 from synther.data.moments import RowSample
 from synther.data.spaces import Space
 from synther.data.transitions import EXTRA, PAIR, RowSource, Transitions
+from synther.data.values import grain_of
 from synther.errors import ConfigError, DataError
 
 Array = NDArray[Any]
@@ -44,6 +45,8 @@ STANDS_OUT = 20
 """Times the mean count of the other values that a spike is as frequent."""
 MOST_LEVELS = 4096
 """Different real numbers up to which a column is quantised, if all of them come again and again."""
+LATTICE_HOLES = 2
+"""Steps of a lattice for each value that is seen, at most."""
 MOST_CATEGORIES = 32
 """Different whole numbers up to which a column is one of categories."""
 LARGEST_BOOK = 1024
@@ -335,7 +338,10 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
                 count >= max(share * len(values), FEWEST_IN_A_SPIKE) for share in (SPIKE_SHARE, COMMON_SHARE)
             )
             others = count[~common]
-            if len(value) > 2 and len(value) <= MOST_LEVELS and others.sum() >= REPEATS * len(others):
+            again = others.sum() >= REPEATS * len(others) or (
+                len(values) >= REPEATS * len(value) and _is_lattice(value)
+            )
+            if 2 < len(value) <= MOST_LEVELS and again:
                 kind = kinds.Levels(_apart(value))
             else:
                 often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
@@ -353,6 +359,13 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
                     kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
     return tuple(better) if told is None else _tied(better, values)
+
+
+def _is_lattice(value: Array) -> bool:
+    """Whether increasing values are nearly all multiples of a step in their range: those of a sensor that rounds, of
+    which it seldom shows the outer ones."""
+    grain = grain_of(_apart(value)) if len(value) > 2 else 0.0
+    return bool(grain) and (float(value[-1]) - float(value[0])) / grain < LATTICE_HOLES * len(value)
 
 
 def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:

@@ -2,7 +2,8 @@
 
 A stock grows by what was ordered, a score counts what happened. What whole multiples leave of such an outcome is on a
 lattice too, and often has few values, or only multiples of 3. It is rounded to those when rows come back, so that rows
-keep the arithmetic of their world. A regression with other weights would lose the lattice.
+keep the arithmetic of their world. A regression with other weights would lose the lattice. Where what is left is a
+number that a sensor has rounded, a line tells more of it (rounding.py).
 
 NOTE[paper]: the reference rounds nothing.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +23,9 @@ from torch import Tensor
 
 from synther.data.following import class_rows
 from synther.data.kinds import Binary, Categorical, Codebook, Integer, Levels, OneHot, Real
+from synther.data.lines import ROWS_PER_WEIGHT, least_squares, product
+from synther.data.rounding import Cells, Given, entropy, find_line
+from synther.data.values import OFF, grain_of
 
 if TYPE_CHECKING:
     from synther.data.layout import Layout
@@ -30,18 +34,17 @@ Matrix = NDArray[np.float64]
 
 SMALLEST = 1e-4
 """Residuals are scaled up to std 1, but never by more than its inverse: less than this is rounding."""
-ROWS_PER_WEIGHT = 10
-"""Rows for each input of a regression below which none is fitted."""
-_RIDGE = 1e-9
 _MOST_INPUTS = 1024
 _TRIED = 1 << 14  # rows that weights are found in
 _TRIMMED, _USUAL = 4, 0.9  # rounds, and share of the rows that are taken for usual
 _BETTER = 0.9  # share of the variance of a change that weights other than 1 for the last value may leave
-_OFF = 1e-3  # of a grain, by which numbers on a lattice may be off
 _HEAPED, _MANY = 3.0, 0.005  # times as many rows as a step or two further in, and share of all rows, are many at an end
 _LONG, _LONGEST = 8, 1 << 20  # steps from one end to the other of what may be clipped
 _TURNS, _RANKS = 12, 257  # of what may have led beyond the ends
 _DRAWING = 13  # of random numbers
+_FEWER = 0.1  # bits that the last value alone has to leave less open with a line than whole multiples of others do
+_SETTLED = 0.2  # steps of a lattice that what is left spreads in a category where it is settled, and not rounded noise
+_MOST_LINED = 1 << 15  # rows that a line is found in
 _UNEVEN, _ENOUGH = 1.3, 200  # times the spread of one value of a category that another has, and rows of each value
 _SURE = 6.0  # of what never varies: so many errors of 1 std fit into a step of its lattice
 
@@ -122,12 +125,18 @@ class Grid:
             singles += [_Input(raw[column], 2.0, {column: 1.0}) for column in known if column != usual]
         found, there = [], {*given}.intersection(raw)
         groups = [group.columns for group in self.codes if there.issuperset(group.columns)]
+        lines = _Lines(drawn, [place[column] for column in given if column in place])
         for column, twin in self.steps:
             if column in raw and (twin is None or twin in raw):
                 weights = self._weights(column, twin, (numbers, singles), raw)
                 if weights:
                     grain = self.grains.get(column, 0.0)
-                    found.append(_step(column, weights, raw, grain, place, scale, groups))
+                    make = partial(_step, column, raw=raw, grain=grain, place=place, scale=scale, groups=groups)
+                    step, bits = make(weights, lines=lines)
+                    if twin is not None and len(weights) > 1:
+                        other, fewer = make({twin: 1.0}, lines=lines)
+                        step = other if other.slopes and fewer < bits - _FEWER else step
+                    found.append(step)
                     numbers += [self._number(column, raw)] if column in self.grains else []
         return found
 
@@ -185,20 +194,24 @@ class Step:
     """Ends of the outcome that many rows are at: a stock that is sold out. What remains there is what might have led
     beyond the end, so that it tells nothing about the other columns."""
     ranks: tuple[float, ...] = ()
-    """With heaps: what remains at ranks from 0 to 1, equally spaced, without its mean and divided by its spread."""
+    """With heaps or slopes: what remains at ranks from 0 to 1, equally spaced, without its mean and divided by its
+    spread."""
     spreads: tuple[tuple[int, float], ...] = ()
     """Columns that stand for a category, and how much `scale` grows with each: sales vary more on Saturdays."""
+    slopes: tuple[tuple[int, float], ...] = ()
+    """Other columns, and those of a line in them that what remains follows before it is rounded to its lattice."""
 
     @property
     def columns(self) -> tuple[int, ...]:
-        return (self.column, *(column for column, _ in (*self.inputs, *self.spreads)))
+        return (self.column, *(column for column, _ in (*self.inputs, *self.spreads, *self.slopes)))
 
     def moved(self, places: Mapping[int, int]) -> Step:
         """The same where columns have these places."""
-        inputs, spreads = (
-            tuple((places[column], weight) for column, weight in each) for each in (self.inputs, self.spreads)
+        inputs, spreads, slopes = (
+            tuple((places[column], weight) for column, weight in each)
+            for each in (self.inputs, self.spreads, self.slopes)
         )
-        return replace(self, column=places[self.column], inputs=inputs, spreads=spreads)
+        return replace(self, column=places[self.column], inputs=inputs, spreads=spreads, slopes=slopes)
 
     def width(self, rows: Matrix) -> Matrix:
         """The std of what remains of it in rows (N, D). (N,)"""
@@ -216,10 +229,19 @@ class Step:
 
     def take_out(self, rows: Matrix) -> None:
         left, width = self.difference(rows), self.width(rows)
-        if self.ranks:
-            draw = np.random.default_rng(_DRAWING)
-            left = self.beyond(rows[:, self.column], left, width, np.array(self.ranks), draw)
+        draw, ranks = np.random.default_rng(_DRAWING), np.array(self.ranks)
+        if self.slopes:
+            columns, slopes = (list(each) for each in zip(*self.slopes, strict=True))
+            level = product(rows[:, columns], np.array(slopes)[:, None])[:, 0] + self.shift
+            left = self.shift + width * self.cells(rows[:, self.column], left).less(level, width).drawn(ranks, draw)
+        elif self.ranks:
+            left = self.beyond(rows[:, self.column], left, width, ranks, draw)
         rows[:, self.column] = (left - self.shift) / width
+
+    def cells(self, own: Matrix, left: Matrix) -> Cells:
+        """Between which numbers what is `left` of outcomes (N,) was before it was rounded."""
+        near = self.unit / 2
+        return Cells.of(left, self.unit, own < self.low + near, own > self.high - near)
 
     def beyond(self, own: Matrix, left: Matrix, width: Matrix, ranks: Matrix, draw: np.random.Generator) -> Matrix:
         """What remains of outcomes (N,), of which `left` (N,) remains, as it may have been before they were clipped."""
@@ -239,6 +261,8 @@ class Step:
             own = own * torch.stack(more).sum(0).add_(self.scale).clamp_(min=SMALLEST) + self.shift
         else:
             own = own * self.scale + self.shift
+        for column, weight in self.slopes:
+            own = own + weight * columns[column]
         if self.unit:
             own = self.first + self.unit * ((own - self.first) / self.unit).round().clamp(0, self.most)
         for column, weight in self.inputs:
@@ -254,7 +278,9 @@ def _step(
     place: Mapping[int, int],
     scale: Matrix,
     groups: Sequence[Sequence[int]],
-) -> Step:
+    lines: _Lines,
+) -> tuple[Step, float]:
+    """What to do about an outcome of which other columns tell so much, and how many bits that leaves open."""
     own = float(scale[column])
     left = raw[column] - _sum(raw, weights)
     inputs = tuple((place[one], weight * float(scale[one]) / own) for one, weight in weights.items())
@@ -263,16 +289,54 @@ def _step(
     step = Step(place[column], inputs, float(left.mean()) / own, spread, *ends)
     first = float(left.min())
     if not grain:
-        return step
+        return step, math.inf
     multiples = (left - first) / grain
     whole = np.rint(multiples)
-    if np.abs(multiples - whole).max() > _OFF:
-        return step
+    if np.abs(multiples - whole).max() > OFF:
+        return step, math.inf
     common = max(1, int(np.gcd.reduce(np.unique(whole).astype(np.int64))))
     step = replace(step, first=first / own, unit=common * grain / own, most=int(whole.max()) // common)
     values = {one: (raw[one], place[one], float(scale[one])) for group in groups for one in group}
     codes = [[values[one] for one in group] for group in groups]
-    return _with_heaps(step, raw[column] / own, left / own, codes)
+    lined, bits = lines.taken_out(step, raw[column] / own, left / own, codes)
+    return lined or _with_heaps(step, raw[column] / own, left / own, codes), bits
+
+
+class _Lines:
+    """Lines in some columns of `rows` (N, D) of std 1."""
+
+    def __init__(self, rows: Matrix, columns: Sequence[int]) -> None:
+        self.columns, self.some = columns, slice(None, None, -(-len(rows) // _MOST_LINED))
+        """Those that are given, and the rows that lines are found in."""
+        self.given = Given(rows[self.some][:, list(columns)])
+
+    def taken_out(
+        self, step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[_Code]]
+    ) -> tuple[Step | None, float]:
+        """A step with the line that what is `left` (N,) of the outcomes (N,) follows before it is rounded, if there is
+        one, and how many bits remain open."""
+        own, left = own[self.some], left[self.some]
+        codes = [[(values[self.some], place, unit) for values, place, unit in group] for group in codes]
+
+        def spread(off: Matrix, known: NDArray[np.bool_]) -> tuple[Step, Matrix]:
+            return _with_spreads(replace(step, shift=float(off[known].mean())), off, codes, known)
+
+        def level_and_width(off: Matrix, known: NDArray[np.bool_]) -> tuple[float, Matrix]:
+            found, width = spread(off, known)
+            return found.shift, width
+
+        numbers = np.rint((left - step.first) / step.unit).astype(np.int64)
+        line = find_line(step.cells(own, left), numbers, self.given, level_and_width)
+        bits = entropy(numbers)
+        if line is None or not line.is_told:
+            return None, bits if line is None else min(bits, line.bits)
+        found, width = spread(line.off, self.given.learned)
+        if found.spreads and width.min() <= _SETTLED * step.unit:
+            return None, bits
+        slopes = tuple(
+            (column, slope) for column, slope in zip(self.columns, line.slopes.tolist(), strict=True) if slope
+        )
+        return replace(found, slopes=slopes, ranks=tuple(line.ranks.tolist())), line.bits
 
 
 def _with_heaps(step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[_Code]]) -> Step:
@@ -393,85 +457,3 @@ def _sum(raw: Mapping[int, Matrix], weights: Mapping[int, float]) -> Matrix:
     for column, weight in weights.items():
         total += weight * raw[column]
     return total
-
-
-def grain_of(values: Sequence[float]) -> float:
-    """By multiples of what numbers in increasing order differ: the least difference, if all others are multiples."""
-    gaps = np.diff(values)
-    least = float(gaps.min())
-    multiples = gaps / least
-    return least if np.abs(multiples - np.rint(multiples)).max() <= _OFF else 0.0
-
-
-def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
-    """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
-    `narrow`. (G, K)"""
-    x, y = x - x.mean(0), y - y.mean(0)
-    variance, directions = np.linalg.eigh(product(x.T, x) / len(x))
-    inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
-    return product((directions * inverse) @ directions.T, product(x.T, y) / len(x))
-
-
-class Straight:
-    """Lines in columns `x` (N, G) of mean 0 and std 1. What all of them have in common is computed once."""
-
-    def __init__(self, x: Matrix) -> None:
-        self._x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-        self._squares = product(self._x.T, self._x)
-
-    @cached_property
-    def _whole(self) -> tuple[Tensor, Tensor]:
-        return _factored(self._squares, len(self._x))
-
-    def fit(self, y: Matrix, known: NDArray[np.bool_] | None = None) -> tuple[Matrix, float]:
-        """The line of `y` (N,) in all rows, or in the `known` ones (N,): slopes (G,), and level where all columns are
-        0."""
-        factors, x = self._whole if known is None or known.all() else self._some(known), self._x
-        if known is not None:
-            x, y = x[known], y[known]
-        found = torch.linalg.lu_solve(*factors, torch.from_numpy(product(x.T, y[:, None]) / len(x)))
-        slopes = found[:, 0].numpy()
-        return slopes[:-1], float(slopes[-1])
-
-    def _some(self, known: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-        others = self._x[~known]
-        if 2 * len(others) > len(known):
-            own = self._x[known]
-            return _factored(product(own.T, own), len(own))
-        return _factored(self._squares - product(others.T, others), len(known) - len(others))
-
-    def __call__(self, slopes: Matrix, level: float) -> Matrix:
-        """A line in all rows. (N,)"""
-        return product(self._x, np.append(slopes, level)[:, None])[:, 0]
-
-
-def _factored(squares: Matrix, count: int) -> tuple[Tensor, Tensor]:
-    ridge = np.append(np.full(len(squares) - 1, _RIDGE), 0.0)
-    factors, pivots = torch.linalg.lu_factor(torch.from_numpy(squares / count + np.diag(ridge)))
-    return factors, pivots
-
-
-class Units(NamedTuple):
-    """Mean and std of some columns."""
-
-    mean: Matrix
-    std: Matrix
-
-    @classmethod
-    def of(cls, x: Matrix) -> Units | None:
-        """Those of the columns of `x` (N, G), with a std of 1 where one never changes; None where a square of one
-        overflows."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, std = x.mean(0), x.std(0)
-        varies = (x != x[:1]).any(0) & (std > 0)  # the mean of equal numbers is rounded
-        return cls(mean, np.where(varies, std, 1.0)) if np.isfinite((*mean, *std)).all() else None
-
-    def undone(self, slopes: Matrix, level: float) -> tuple[tuple[float, ...], float]:
-        """Slopes and level of the same line in columns as they were before they were put into these units."""
-        weights = slopes / self.std
-        return tuple(weights.tolist()), level - float(self.mean @ weights)
-
-
-def product(first: Matrix, second: Matrix) -> Matrix:
-    """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
-    return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())

@@ -44,6 +44,7 @@ from synther.data.kinds import (
 )
 from synther.data.proportions import find_logarithmic
 from synther.data.rewards import Formula
+from synther.data.rounding import find_measured
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, PAIR, ROW_FIELDS, RowSource, Transitions
@@ -162,6 +163,7 @@ class Layout:
             told = None if are_pairs else inference.steps(rows)
             if told is not None:
                 observation = find_wrapped(observation, told, seen["observation"], declared["observation"])
+                observation = find_measured(observation, told)
             observation, action, reward = (
                 inference.special(kinds_of, sample[field], seen[field], told if field == "observation" else None)
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))

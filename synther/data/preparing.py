@@ -18,8 +18,9 @@ from synther.data.flags import with_flags
 from synther.data.grouping import Grouping
 from synther.data.identities import with_identities
 from synther.data.inference import Integers
-from synther.data.lattices import ROWS_PER_WEIGHT, Grid
+from synther.data.lattices import Grid
 from synther.data.layout import Layout
+from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
 from synther.data.rewards import with_exact_formula, with_formula

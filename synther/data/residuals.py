@@ -31,7 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.lattices import ROWS_PER_WEIGHT, SMALLEST, Grid, Step, least_squares, product
+from synther.data.lattices import SMALLEST, Grid, Step
+from synther.data.lines import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.quantiles import row_index
 from synther.schema import checked
 
@@ -462,7 +463,8 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         return ()
     places = []
     for place, column in enumerate(x.T):
-        knots = _knots(column) if len(np.unique(column[:1000])) >= KNOTS else ()
+        values = np.unique(column[:1000])
+        knots = _knots(column) if len(values) >= KNOTS else tuple(values[1:-1].tolist())
         if knots:
             places.append((place, knots))
     chosen: list[tuple[int, tuple[float, ...]]] = []

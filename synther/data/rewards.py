@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.identities import FIELDS, written_sum
-from synther.data.lattices import ROWS_PER_WEIGHT
+from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
 from synther.data.values import Derived

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from synther.data.following import Classes, Following, class_count, class_rows
 from synther.data.kinds import Array, Binary, Categorical, Codebook, Drawn, Kind, Levels, Matrix, OneHot
-from synther.data.lattices import least_squares
 from synther.data.layout import Layout
+from synther.data.lines import least_squares
 from synther.data.residuals import bends
 from synther.data.transitions import ROW_FIELDS, Transitions
 

@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lattices import ROWS_PER_WEIGHT, Straight, Units, product
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, product
 from synther.data.numbers import Bounded, Continuous
 from synther.data.transitions import PAIR, Transitions
 from synther.data.wrapping import unwrapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -9,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.kind import Array, Kind, Matrix
+
+OFF = 1e-3
+"""Of a grain, by which numbers on a lattice may be off."""
+_LONGER, _MOST_STEPS = 8.0, 2.0**52
 
 
 @final
@@ -56,6 +61,22 @@ class Derived(Kind):
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return ()
+
+
+def grain_of(values: Sequence[float]) -> float:
+    """By multiples of what numbers in increasing order differ: the least difference, if all others are multiples."""
+    with np.errstate(over="ignore"):
+        away = np.asarray(values, np.float64) - values[0]
+        grain = float(np.diff(away).min())
+        if not away[-1] / grain < _MOST_STEPS:
+            return 0.0
+    reach = grain
+    while reach < away[-1]:  # over longer and longer stretches, or the rounding of one difference would add up
+        reach *= _LONGER
+        longest = float(away[np.searchsorted(away, reach, side="right") - 1])
+        grain = longest / max(round(longest / grain), 1) or grain
+    multiples = away / grain
+    return grain if np.abs(multiples - np.rint(multiples)).max() <= OFF else 0.0
 
 
 @final

@@ -152,3 +152,22 @@ def test_without_learners_nothing_suffices_for_use() -> None:
     assert verdict(marginal=(0.95, 0.95), dynamics_error=(0.0, 0.0)).decision == "mix"
     found = verdict(marginal=(0.95, 0.95), correlation=(0.7, 0.95))
     assert (found.decision, found.reasons[0].measure) == ("do not use", "correlation")
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "decision"),
+    [
+        ("payout_mean", (0.10, 0.11, 0.005), "use"),
+        ("payout_mean", (0.06, 0.11, 0.06), "use"),  # chance explains it
+        ("payout_mean", (0.05, 0.11, 0.01), "mix"),
+        ("payout_mean", (0.0, 0.11, 0.01), "mix"),
+        ("payout_mean", (0.11, -0.11, 0.01), "mix"),
+        ("payout_place", (0.80, 0.97, 0.01), "use"),
+        ("payout_place", (0.50, 0.97, 0.04), "mix"),
+        ("payout_size", (0.04, 0.05, 0.01), "use"),
+        ("payout_size", (0.04, 0.99, 0.1), "mix"),
+    ],
+)
+def test_rows_that_lose_what_payouts_depend_on_are_to_be_mixed(name: str, figure: tuple, decision: Decision) -> None:
+    figures = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
+    assert verdict(**figures, **{name: figure}).decision == decision

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.data.lattices import Straight, Units, grain_of
+from synther.data.lines import Straight, Units
 from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.transitions import Transitions
+from synther.data.values import grain_of
 
 from ..support.layouts import decoded
 
@@ -99,6 +100,10 @@ def test_noise_is_left_as_it_is():
 def test_the_grain_of_numbers():
     assert grain_of([0.0, 0.1, 0.3, 0.30000001 + 0.5]) == pytest.approx(0.1)
     assert grain_of([0.0, 0.1, 0.25]) == 0
+    assert grain_of((0.008 * np.arange(-2_000, 2_000)).astype(np.float32).tolist()) == pytest.approx(0.008)
+    assert grain_of(np.sort(np.random.default_rng(0).random(100)).tolist()) == 0
+    assert grain_of([-1e308, 0.0, 1e308]) == 0
+    assert grain_of([0.0, 5e-324, 1e300]) == 0
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7, 1.0])
