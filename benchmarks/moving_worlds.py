@@ -1,0 +1,314 @@
+"""Worlds of numbers that move: a goal that stays in place, an angle that goes round, frames that move up in a stack,
+forces that are 0 together, prices that move in proportion, an arm that is up, beams of a sensor that nearly follow from
+each other, sensors that round. What each guarantees is measured on rows of it (structures.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from law_worlds import Array, on_circle, share
+
+from synther import Transitions
+
+ROWS = 20_000
+Figures = dict[str, float]
+World = tuple[Callable[[int], Transitions], Callable[[Transitions], Figures]]
+"""What makes the rows of a world from a seed, and what is measured on such rows."""
+
+NOISE, REACHED = 0.02, 0.1  # of a position that is pushed, and the distance from the goal at which an episode ends
+STEP, SPEED = 0.05, 8.0  # seconds, and the highest speed of the pendulum
+UP = 1.7  # height of the tip of an arm of two links, each of length 1
+TOUCH = -0.8  # position below which a body touches the ground
+RAYS = np.linspace(-2, 2, 8)
+BEAMS, BEYOND = np.linspace(0, 0.9, 10), 0.6  # angles of a distance sensor, and the tilt at which a walker falls
+HALF, LEVEL, NOTCH = 0.5, 1 / 256, 1.0  # steps of a thermometer, a converter and a speedometer,
+SHOWN = np.array([20, 0.5, 12])  # and what they usually show
+SHAKES = np.array([0.3, 1 / 256, 0.7])  # noise of what they show
+PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # how far two actions move it
+RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
+
+
+def goal(seed: int) -> Transitions:
+    """A point between four walls that is pushed towards a goal, and a clock. Episodes of 50 steps."""
+    draw, steps = np.random.default_rng(seed), 50
+    many = ROWS // steps
+    here, there = draw.uniform(-1, 1, (2, many, 2))
+    parts = []
+    for step in range(steps):
+        action = draw.uniform(-1, 1, (many, 2))
+        moved = np.clip(here + 0.1 * action + NOISE * draw.normal(size=(many, 2)), -1, 1)
+        distance = np.linalg.norm(moved - there, axis=1)
+        ended = distance < REACHED
+        before, after = (
+            np.concatenate([place, there, np.full((many, 1), number / steps)], 1)
+            for place, number in ((here, step), (moved, step + 1))
+        )
+        parts.append((before, action, -distance, after, ended))
+        here, there = (np.where(ended[:, None], draw.uniform(-1, 1, (many, 2)), each) for each in (moved, there))
+    return rows_of(parts)
+
+
+def of_goal(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    distance = np.linalg.norm(after[:, :2] - after[:, 2:4], axis=1)
+    free = np.abs(after[:, :2]) < 0.95
+    return {
+        "goal stays in place": share((after[:, 2:4] == before[:, 2:4]).all(1)),
+        "clock goes on by a step": share(np.abs(after[:, 4] - before[:, 4] - 0.02) < 1e-3),
+        "noise of a step / true": float(((after - before)[:, :2] - 0.1 * rows.action)[free].std() / NOISE),
+        "share at the right wall": share(after[:, 0] == 1),
+        "error of the reward": float(np.abs(rows.reward + distance).mean()),
+        "share of terminals": share(rows.terminal),
+        "terminals at the goal": share(distance < 1.2 * REACHED, rows.terminal),
+    }
+
+
+def pendulum(seed: int) -> Transitions:
+    """An angle between -pi and pi and a speed with a limit. Nothing is random."""
+    draw = np.random.default_rng(seed)
+    angle, speed = draw.uniform(-np.pi, np.pi, ROWS), draw.uniform(-SPEED, SPEED, ROWS)
+    action = draw.uniform(-2, 2, (ROWS, 1))
+    after = _swung(angle, speed, action[:, 0])
+    return rows_of([(np.stack([angle, speed], 1), action, -(angle**2), np.stack(after, 1), np.zeros(ROWS, bool))])
+
+
+def of_pendulum(rows: Transitions) -> Figures:
+    angle, speed = rows.observation.T.astype(np.float64)
+    expected = _swung(angle, speed, rows.action[:, 0])
+    off = np.abs(on_circle(rows.next_observation[:, 0] - expected[0]))
+    return {
+        "median error of the next angle": float(np.median(off)),
+        "next angle off by more than 0.3": share(off > 0.3),
+        "steps across the end": share(np.abs(rows.next_observation[:, 0] - angle) > np.pi),
+        "angles beyond the circle": share(np.abs(rows.next_observation[:, 0]) > np.float32(np.pi)),
+        "error of the next speed / range": float(np.abs(rows.next_observation[:, 1] - expected[1]).mean() / SPEED),
+    }
+
+
+def _swung(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
+    faster = np.clip(speed + (15 * np.sin(angle) + 3 * torque) * STEP, -SPEED, SPEED)
+    return on_circle(angle + faster * STEP), faster
+
+
+def stack(seed: int) -> Transitions:
+    """The last three states of 3 columns, and the last action. Episodes of 100 steps begin with zeros."""
+    draw = np.random.default_rng(seed)
+    many = ROWS // 100
+    states, last = [np.zeros((many, 3))] * 3, np.zeros((many, 2))
+    parts = []
+    for _ in range(100):
+        action = np.tanh(draw.normal(size=(many, 2)))
+        push = np.tanh(np.concatenate([action, action[:, :1] * action[:, 1:]], 1))
+        following = [*states[1:], 0.95 * states[-1] + 0.2 * push + 0.05 * draw.normal(size=(many, 3))]
+        before, after = np.concatenate([*states, last], 1), np.concatenate([*following, action], 1)
+        parts.append((before, action, following[-1].sum(1), after, np.zeros(many, bool)))
+        states, last = following, action
+    return rows_of(parts)
+
+
+def of_stack(rows: Transitions) -> Figures:
+    before, after = rows.observation, rows.next_observation
+    return {
+        "states move up by one": share(np.abs(after[:, :6] - before[:, 3:9]).max(1) < 1e-3),
+        "the last action is remembered": share(np.abs(after[:, 9:] - rows.action).max(1) < 1e-3),
+        "error of the reward": float(np.abs(rows.reward - after[:, 6:9].sum(1)).mean()),
+        "share with an empty first state": share((before[:, :3] == 0).all(1)),
+    }
+
+
+def contact(seed: int) -> Transitions:
+    """A body with a quaternion, six forces that are 0 unless it touches the ground, and rays that see up to 1 far."""
+    draw = np.random.default_rng(seed)
+    many = ROWS // 200
+    here, turn = draw.normal(size=(2, many, 4))
+    turn /= np.linalg.norm(turn, axis=1, keepdims=True)
+    before = np.concatenate([here, turn, np.zeros((many, 6)), np.ones((many, 8))], 1)
+    parts = []
+    for _ in range(200):
+        action = draw.uniform(-1, 1, (many, 3))
+        push = np.concatenate([action, action[:, :1]], 1)
+        here = 0.9 * here + push * [0.3, 0.3, 0.3, 1.0] + 0.1 * draw.normal(size=(many, 4))
+        turn = turn + 0.1 * push
+        turn /= np.linalg.norm(turn, axis=1, keepdims=True)
+        force = np.exp(1.5 * draw.normal(size=(many, 6))) * np.abs(here[:, :1]) * (here[:, :1] < TOUCH)
+        after = np.concatenate([here, turn, force, np.minimum(1, np.abs(here[:, :1] - RAYS))], 1)
+        parts.append((before, action, here[:, 0] - 0.001 * force.sum(1), after, np.zeros(many, bool)))
+        before = after
+    return rows_of(parts)
+
+
+def of_contact(rows: Transitions) -> Figures:
+    after = rows.next_observation.astype(np.float64)
+    idle = after[:, 8:14] == 0
+    return {
+        "error of the quaternion's length": float(np.abs(np.linalg.norm(after[:, 4:8], axis=1) - 1).mean()),
+        "share without contact": share(idle.all(1)),
+        "some forces at 0, others not": share(idle.any(1) & ~idle.all(1)),
+        "contact in the wrong place": share(~idle.all(1) != (after[:, 0] < TOUCH)),
+        "rays that see nothing": share(after[:, 14:] == 1),
+        "error of the rays": float(np.abs(after[:, 14:] - np.minimum(1, np.abs(after[:, :1] - RAYS))).mean()),
+    }
+
+
+def price(seed: int) -> Transitions:
+    """A price that grows or falls by some per cent, a clock in seconds and the hour, which goes round."""
+    draw, many = np.random.default_rng(seed), 100
+    cost, clock = np.exp(draw.normal(3, 1.5, many)), 1.7e9 + draw.integers(0, 86_400, many)
+    parts = []
+    for _ in range(ROWS // many):
+        action = draw.uniform(-1, 1, (many, 1))
+        following = cost * np.exp(DRIFT * action[:, 0] + RETURN * draw.normal(size=many))
+        later = clock + 60 * draw.integers(1, 4, many)
+        before, after = (
+            np.stack([paid, time, time % 86_400 / 3600], 1) for paid, time in ((cost, clock), (following, later))
+        )
+        parts.append((before, action, following - cost, after, np.zeros(many, bool)))
+        cost, clock = following, later
+    return rows_of(parts, np.float64)
+
+
+def of_price(rows: Transitions) -> Figures:
+    cost, following = rows.observation[:, 0], rows.next_observation[:, 0]
+    growth = np.log(following / cost) - DRIFT * rows.action[:, 0]
+    passed, hours = (rows.next_observation - rows.observation)[:, 1:].T
+    off = np.abs((hours - passed / 3600 + 12) % 24 - 12)
+    return {
+        "spread of growth / true": float(growth.std() / RETURN),
+        "spread of growth below 5 / true": float(growth[cost < 5].std() / RETURN),
+        "error of the reward / price": float((np.abs(rows.reward - following + cost) / cost).mean()),
+        "clock goes on by 1, 2 or 3 minutes": share(np.isin(passed, (60, 120, 180))),
+        "error of the next hour": float(off.mean()),
+    }
+
+
+def arm(seed: int) -> Transitions:
+    """Two links as cosine and sine, turned by an action. An episode ends where the tip is up, which pays 100."""
+    draw = np.random.default_rng(seed)
+    angles, action = draw.uniform(-np.pi, np.pi, (ROWS, 2)), draw.uniform(-1, 1, (ROWS, 2))
+    after = angles + 0.3 * action
+    ended = _tip(_turned(after)) > UP
+    paid = -0.1 * (action**2).sum(1) + 100 * ended
+    return rows_of([(_turned(angles), action, paid, _turned(after), ended)])
+
+
+def _turned(angles: Array) -> Array:
+    return np.concatenate([np.cos(angles), np.sin(angles)], 1)
+
+
+def _tip(turned: Array) -> Array:
+    """The height of the tip above the joint."""
+    first, second, sine, other = turned.T
+    return np.asarray(-first - (first * second - sine * other))
+
+
+def of_arm(rows: Transitions) -> Figures:
+    after = rows.next_observation.astype(np.float64)
+    turned = np.arctan2(after[:, 2:], after[:, :2]) - np.arctan2(rows.observation[:, 2:], rows.observation[:, :2])
+    up = _tip(after) > UP
+    expected = -0.1 * (rows.action.astype(np.float64) ** 2).sum(1) + 100 * rows.terminal
+    return {
+        "share of terminals": share(rows.terminal),
+        "terminals where the tip is up": share(up, rows.terminal),
+        "tips up that are terminals": share(rows.terminal, up),
+        "error of the reward": float(np.abs(rows.reward - expected).mean()),
+        "error of the next angle": float(np.abs(on_circle(turned - 0.3 * rows.action)).mean()),
+    }
+
+
+def beams(seed: int) -> Transitions:
+    """A walker above flat ground: height, tilt, both speeds, and how far the ground is in ten directions. Being fast
+    pays about 0.1. A fall is rare, ends an episode, and costs 100."""
+    draw, many = np.random.default_rng(seed), 200
+
+    def seen(state: Array) -> Array:
+        return np.concatenate([state, _far(state)], 1)
+
+    here, parts = draw.normal(0, 0.3, (many, 4)), []
+    for _ in range(ROWS // many):
+        push = draw.uniform(-1, 1, (many, 2))
+        after = here.copy()
+        after[:, 2:] = _faster(here, push) + 0.02 * draw.normal(size=(many, 2))
+        after[:, :2] += 0.1 * after[:, 2:]
+        falls = np.abs(after[:, 1]) > BEYOND
+        paid = np.where(falls, -100.0, 0.1 * after[:, 2] - 0.02 * (push**2).sum(1))
+        parts.append((seen(here), push, paid, seen(after), falls))
+        here = np.where(falls[:, None], draw.normal(0, 0.3, (many, 4)), after)
+    return rows_of(parts)
+
+
+def _far(state: Array) -> Array:
+    """From the walker to the ground, along each beam."""
+    return np.asarray((1 + 0.3 * state[:, :1]) / np.cos(BEAMS + 0.02 * state[:, 1:2].clip(-2, 2)))
+
+
+def _faster(state: Array, push: Array) -> Array:
+    """The next speeds, but for noise. Near the ground, legs push back."""
+    lifted = 0.5 * np.maximum(-state[:, :1] - 0.1, 0) * [1, 0]
+    return np.asarray(0.8 * state[:, 2:4] - 0.2 * state[:, :2] + 0.2 * np.sign(push) + lifted)
+
+
+def of_beams(rows: Transitions) -> Figures:
+    here, after, ends = (rows.observation.astype(np.float64), rows.next_observation.astype(np.float64), rows.terminal)
+    paid = 0.1 * after[:, 2] - 0.02 * (rows.action.astype(np.float64) ** 2).sum(1)
+    return {
+        "spread of the next speed / true": float((after[:, 2:4] - _faster(here, rows.action)).std() / 0.02),
+        "error of the next height": float(np.abs(after[:, 0] - here[:, 0] - 0.1 * after[:, 2]).mean()),
+        "error of the next beams": float(np.abs(after[:, 4:] - _far(after)).mean()),
+        "error of the reward, no fall": float(np.abs(rows.reward - paid)[~ends].mean()),
+        "share of terminals": share(ends),
+        "terminals where the walker falls": share(np.abs(after[:, 1]) > BEYOND, ends),
+        "terminals that cost 100": share(np.abs(rows.reward + 100) < 1, ends),
+    }
+
+
+def sensors(seed: int) -> Transitions:
+    """A thermometer that shows half degrees, a converter of 256 levels and a speed in whole units. What they measure is
+    pushed, drifts back and shakes about as much as they round."""
+    draw, many = np.random.default_rng(seed), 100
+    here, parts = 3 * SHAKES * draw.normal(size=(many, 3)), []
+    for _ in range(ROWS // many):
+        push = draw.uniform(-1, 1, (many, 2))
+        after = 0.9 * here + push @ PULLS.T + SHAKES * draw.normal(size=(many, 3))
+        seen = [_shown(each) for each in (here, after)]
+        parts.append((seen[0], push, -0.1 * np.abs(seen[1][:, 0] - 20), seen[1], np.zeros(many, bool)))
+        here = after
+    return rows_of(parts)
+
+
+def _shown(state: Array) -> Array:
+    steps = np.array([HALF, LEVEL, NOTCH])
+    return np.asarray(np.rint((state + SHOWN) / steps) * steps)
+
+
+def of_sensors(rows: Transitions) -> Figures:
+    here, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    off = after - 0.9 * here - rows.action @ PULLS.T
+    steps = np.array([HALF, LEVEL, NOTCH])
+    rounded = np.hypot(SHAKES, steps * np.sqrt((1 + 0.9**2) / 12))  # both ends are rounded
+    spread = off.std(0) / rounded
+    return {
+        "values on their steps": share((np.abs(after / steps - np.rint(after / steps)) < 1e-3).all(1)),
+        "spread of the next temperature / true": float(spread[0]),
+        "spread of the next level / true": float(spread[1]),
+        "spread of the next speed / true": float(spread[2]),
+        "error of the reward": float(np.abs(rows.reward + 0.1 * np.abs(after[:, 0] - 20)).mean()),
+    }
+
+
+def rows_of(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
+    before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
+    before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
+    return Transitions(before, action, reward, after, ended)
+
+
+WORLDS: Mapping[str, World] = {
+    "goal": (goal, of_goal),
+    "pendulum": (pendulum, of_pendulum),
+    "stack": (stack, of_stack),
+    "contact": (contact, of_contact),
+    "price": (price, of_price),
+    "arm": (arm, of_arm),
+    "beams": (beams, of_beams),
+    "sensors": (sensors, of_sensors),
+}
