@@ -116,9 +116,17 @@ class DiscreteLaw:
     networks: tuple[Networks, ...]
 
     @classmethod
-    def fit(cls, rows: Transitions, layout: Layout, skipped: Sequence[str] = (), seed: int = 0) -> DiscreteLaw | None:
-        """Learn from rows; `layout` is that of a model of them. None without discrete columns that depend on others,
-        in fields that are not `skipped`."""
+    def fit(
+        cls,
+        rows: Transitions,
+        layout: Layout,
+        skipped: Sequence[str] = (),
+        *,
+        steps: int = conditional.MOST_STEPS,
+        seed: int = 0,
+    ) -> DiscreteLaw | None:
+        """Learn from rows in at most so many steps; `layout` is that of a model of them. None without discrete columns
+        that depend on others, in fields that are not `skipped`."""
         plain = _plain(layout)
         groups = Group.every(plain, skipped)
         if not groups or len(rows) < _FEWEST_ROWS:
@@ -128,15 +136,15 @@ class DiscreteLaw:
             source = compute.generator(torch.device("cpu"), 17, seed, number)
             fresh.append(Networks.fresh(len(group.inputs), group.outputs, MEMBERS, WIDTH, DEPTH, source))
         std = np.maximum(matrix.std(0), np.finfo(np.float64).tiny)
-        return cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh))._fitted(matrix, seed)
+        return cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh))._fitted(matrix, steps, seed)
 
     def refitted(self, rows: Transitions, seed: int) -> DiscreteLaw:
         """The same of other rows, learned from where this one is: what both have wrong is then wrong in the same way,
         and cancels in weights."""
-        return self._fitted(self.layout.pack(_some(rows, seed)), seed, fresh=False)
+        return self._fitted(self.layout.pack(_some(rows, seed)), conditional.MOST_STEPS // 2, seed, fresh=False)
 
-    def _fitted(self, matrix: Array, seed: int, fresh: bool = True) -> DiscreteLaw:
-        networks, steps = [], conditional.steps_for(len(matrix)) // (1 if fresh else 2)
+    def _fitted(self, matrix: Array, most: int, seed: int, fresh: bool = True) -> DiscreteLaw:
+        networks, steps = [], min(most, conditional.steps_for(len(matrix)))
         held_out = torch.arange(len(matrix)) % _HELD_OUT == 0
         for group, known in zip(self.groups, self.networks, strict=True):
             inputs, targets = group.tensors(matrix, self.mean, self.std)

@@ -218,7 +218,9 @@ class Synthesizer:
         table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
         if table is not None:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
-        discrete = learn_discrete(rows, prepared.layout, ending, usual, regions) if counted and table is None else None
+        discrete = None
+        if counted and table is None:
+            discrete = learn_discrete(rows, prepared.layout, ending, usual, regions, self.settings.fit.steps)
         return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, discrete, table, told)
 
     def _look_through(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:

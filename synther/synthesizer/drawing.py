@@ -182,8 +182,9 @@ class Drawing:
     def _weight(self, found: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
         """How likely each of the rows is to be taken (N,); None where all are alike."""
         model, weights = self.model, list[NDArray[np.float64]]()
-        if self.config in model.reweightings:
-            weights.append(model.reweightings[self.config].weights(rows))
+        learned = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
+        if learned is not None:
+            weights.append(learned.weights(rows))
         if found.weights:
             weights.append(found.row_weights(model.layout.classes(rows)))
         if found.regions and model.regions is not None:
@@ -302,9 +303,10 @@ class Drawing:
         decoder, draw = self._decoder(found), np.random.default_rng(seed)
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
-        reweighting = None if model.discrete is None else Reweighting.learn(model.discrete, rows, seed)
-        if reweighting is not None:
-            model.reweightings[self.config] = reweighting
+        if model.discrete is not None and self._is_own:
+            learned = Reweighting.learn(model.discrete, rows, seed)
+            if learned is not None:
+                model.reweightings[self.config] = learned
         if model.shares:
             classes = decoder.layout.classes(rows)
             weights = class_weights(model.shares, model.record.rows, classes, self._weight(found, rows))
@@ -331,14 +333,18 @@ class Drawing:
         starts = sampler.draw(self._stream(_CALIBRATION), 0)
         return corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
 
+    @property
+    def _is_own(self) -> bool:
+        """Whether the network's own sampler draws. Others blur discrete values as that one does."""
+        return self.config == self.settings.sampler or self.config.kind == DISTILLED
+
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""
         # 5,000 events tell a rate to 1.4 %. A flag that is set in next observations alone has none to find.
         rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
         rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self._uncorrected.block_rows)
-        is_own = self.config == self.settings.sampler or self.config.kind == DISTILLED
-        if not is_own:  # another sampler for once: do not wait as long as after a fit
+        if not self._is_own:  # another sampler for once: do not wait as long as after a fit
             most //= 4
         return min(5_000 / rarest, most, self._affordable_rows())
 

@@ -124,14 +124,17 @@ def learn_discrete(
     ending: termination.TerminationTree | None,
     usual_reward: Future[termination.UsualReward | None] | None,
     regions: Future[termination.Regions | None] | None,
+    steps: int,
 ) -> Future[DiscreteLaw | None]:
-    """Begin to learn how likely the discrete values of rows are, but for those that others decide or weigh."""
+    """Begin to learn how likely the discrete values of rows are, but for those that others decide or weigh. It takes
+    no more steps than the network, so that it is done before that."""
 
     def learn() -> DiscreteLaw | None:
         in_parts = regions is not None and regions.result() is not None
         is_paid = usual_reward is not None and usual_reward.result() is not None
         decided = {"reward": in_parts or is_paid, "terminal": in_parts or ending is not None}
-        return DiscreteLaw.fit(rows, layout, [field for field, is_decided in decided.items() if is_decided])
+        skipped = [field for field, is_decided in decided.items() if is_decided]
+        return DiscreteLaw.fit(rows, layout, skipped, steps=steps)
 
     return _begun(learn)
 
