@@ -146,7 +146,8 @@ class Fitted:
         assert student is not None
         names = ("network", "starts", "calibrations", "reweightings", "pilots")
         own: Any = {name: getattr(student, name) for name in names}
-        return replace(self, **own, student=None)
+        # Where the network blurs no discrete values, its student is not looked at either.
+        return replace(self, **own, discrete=self.discrete if self.reweightings else None, student=None)
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
         """Write the model; `calibration` is that of the settings' own sampler."""

@@ -47,7 +47,7 @@ _DEPENDING = (
 _FEWEST_ROWS, _MOST_ROWS = 1_000, 50_000  # that chances are learned from,
 _FEWEST_GENERATED = 10_000  # generated ones among them: weights from fewer are worse than none
 _HELD_OUT = 10  # one row in so many tells when a fit is best, and whether weights are worth it
-_BLURRED = 0.005  # nats by which a discrete column has to be wrong before rows are weighted by it
+_BLURRED = 0.005  # nats by which the law of real rows has to be better before rows are weighted by it
 _LEAST, _MOST = 0.02, 6.0  # weights: beyond the latter most rows would be copies
 _LIMIT = 10.0  # standard deviations at which inputs are cut
 _CHUNK = 1 << 15
@@ -114,6 +114,8 @@ class DiscreteLaw:
     """Of the columns of the layout's matrix (D,)."""
     groups: tuple[Group, ...]
     networks: tuple[Networks, ...]
+    unseen: Transitions | None = None
+    """Rows that it has not learned from. No file keeps them."""
 
     @classmethod
     def fit(
@@ -131,12 +133,14 @@ class DiscreteLaw:
         groups = Group.every(plain, skipped)
         if not groups or len(rows) < _FEWEST_ROWS:
             return None
-        matrix, fresh = plain.pack(_some(rows, seed)), list[Networks]()
+        some = _some(rows, seed)
+        matrix, fresh = plain.pack(some), list[Networks]()
         for number, group in enumerate(groups):
             source = compute.generator(torch.device("cpu"), 17, seed, number)
             fresh.append(Networks.fresh(len(group.inputs), group.outputs, MEMBERS, WIDTH, DEPTH, source))
         std = np.maximum(matrix.std(0), np.finfo(np.float64).tiny)
-        return cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh))._fitted(matrix, steps, seed)
+        law = cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh), some[::_HELD_OUT])
+        return law._fitted(matrix, steps, seed)
 
     def refitted(self, rows: Transitions, seed: int) -> DiscreteLaw:
         """The same of other rows, learned from where this one is: what both have wrong is then wrong in the same way,
@@ -211,13 +215,18 @@ class Reweighting:
     @classmethod
     def learn(cls, real: DiscreteLaw, rows: Transitions, seed: int) -> Reweighting | None:
         """From generated rows; None where these have their discrete values as the real ones do, or are too few to
-        tell."""
+        tell.
+
+        Real rows that neither law has learned from decide: where the law of generated rows tells as much about them,
+        weights would only carry over what the law of real rows has not learned well. Generated rows decide where the
+        real ones are not at hand any more.
+        """
         if len(rows) < _FEWEST_GENERATED:
             return None
         generated = real.refitted(rows, seed)
-        unseen = _some(rows, seed)[::_HELD_OUT]
-        wrong = (generated.log_likelihood(unseen) - real.log_likelihood(unseen)).mean(0)
-        blurred = tuple(np.flatnonzero(wrong > _BLURRED).tolist())
+        judge, sign = (_some(rows, seed)[::_HELD_OUT], -1.0) if real.unseen is None else (real.unseen, 1.0)
+        better = sign * (real.log_likelihood(judge) - generated.log_likelihood(judge)).mean(0)
+        blurred = tuple(np.flatnonzero(better > _BLURRED).tolist())
         return cls(real, generated, blurred) if blurred else None
 
     def weights(self, rows: Transitions) -> NDArray[np.float64]:
