@@ -117,6 +117,14 @@ def test_only_columns_that_are_wrong_are_weighted(law):
     assert found.blurred == (2,)
 
 
+def test_a_law_that_has_learned_little_gives_no_weights(real):
+    """The law of generated rows, which are right, tells more about real rows than that of the real rows."""
+    weak = DiscreteLaw.fit(real, Layout.infer(real), steps=3)
+    right = world(4, count=10_000)
+    assert Reweighting.learn(weak, right, seed=0) is None
+    assert Reweighting.learn(replace(weak, unseen=None), right, seed=0) is not None  # generated rows cannot tell
+
+
 def test_rows_of_numbers_have_no_law(real):
     numbers = Transitions(real.observation[:, :2], real.observation[:, :1], real.reward, real.observation[:, :2])
     assert DiscreteLaw.fit(numbers, Layout.infer(numbers)) is None
