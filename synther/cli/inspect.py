@@ -76,6 +76,7 @@ def _model(chosen: Inspect) -> None:
         "env_id": layout.env_id,
         "columns": list(layout.names),
         "computed": list(layout.computed),
+        "weighted": list(model.weighted),
         "conditions": list(model.conditions.names),
         "ensemble": None if model.ensemble is None else model.ensemble.to_json(),
         "student": None if model.student is None else model.student.to_json(),
@@ -99,6 +100,7 @@ def _model(chosen: Inspect) -> None:
         ("thresholds", ", ".join(f"{name} {cut}" for name, cut in cuts.items()) or "-"),
         ("conditions", ", ".join(model.conditions.names) or "-"),
         ("ensemble", "-" if model.ensemble is None else f"{model.ensemble.members} dynamics models"),
+        ("weighted", ", ".join(model.weighted) or "-"),
         *(("computed", text) for text in layout.computed),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")

@@ -1,9 +1,9 @@
-"""How likely the discrete values of a row are, given what they depend on; and weights that correct a generator's.
+"""How likely the discrete values of a row are given the rest, and weights that correct what a generator has wrong.
 
-Which action is taken in a state, and which discrete outcome follows, is up to chances that depend on numbers. A
-generator blurs them: a click that one row in a hundred has comes in one of twenty. Small networks learn such chances in
-seconds, once from real rows and once from generated ones. A generated row is then taken with a weight: how likely its
-discrete values are among real rows, divided by how likely they are among generated ones (importance sampling).
+The chance of an action in a state, or of a discrete outcome, often depends on numbers. A generator blurs such chances:
+a click that should come in one row of a hundred comes in one of twenty. Small networks learn the chances in seconds,
+once from real rows and once from generated ones. A generated row is then taken with a weight: how likely its discrete
+values are among real rows, divided by how likely they are among generated ones (importance sampling).
 
 NOTE[paper]: the reference takes all rows as they are generated.
 """
@@ -158,6 +158,12 @@ class DiscreteLaw:
                 )
             networks.append(fitted)
         return replace(self, networks=tuple(networks))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the discrete columns."""
+        firsts = [column for group in self.groups for column in (*group.flags, *(own[0] for own in group.choices))]
+        return tuple(self.layout.names[column].partition("=")[0].partition("#")[0] for column in firsts)
 
     def log_likelihood(self, rows: Transitions, columns: Sequence[int] | None = None) -> Array:
         """Of the value that each discrete column has (N, columns). Those that are not among `columns` may be 0."""

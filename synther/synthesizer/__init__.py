@@ -100,6 +100,12 @@ class Synthesizer:
         return self._model.ending
 
     @property
+    def weighted(self) -> tuple[str, ...]:
+        """The discrete columns that the network blurs. Rows are weighted by how likely their values are."""
+        learned = self._model.reweightings.get(self.settings.sampler)
+        return () if learned is None else tuple(learned.real.names[column] for column in learned.blurred)
+
+    @property
     def scaler(self) -> Scaler:
         return self._model.scaler
 

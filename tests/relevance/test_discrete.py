@@ -164,6 +164,7 @@ def model(real) -> Synthesizer:
 
 
 def test_a_model_draws_weighted_rows(model):
+    assert {"action", "next_observation[2]"} <= {*model.weighted}
     drawn = model.sample(20_000, seed=1, progress=False)
     assert np.abs(np.log(shares(drawn))).max() < 0.3
 
