@@ -21,6 +21,7 @@ from synther.data import layout_json
 from synther.data.calibration import Calibration, Weights
 from synther.data.layout import Layout
 from synther.data.marginals import RANKS, Quantiles, corrected_count
+from synther.data.payouts import Payouts
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import Regions, TerminationTree, UsualReward
@@ -120,6 +121,8 @@ class Fitted:
     """How likely the discrete values of real rows are that nothing decides."""
     table: RowTable | None = None
     """What rows are drawn from, where states and actions are few."""
+    payouts: Payouts | None = None
+    """Rare rewards, of which the network makes more than there are."""
     conditions: Conditions = field(default_factory=Conditions)
     """What the network is told about rows."""
     shares: Weights = ()
@@ -167,6 +170,8 @@ class Fitted:
             "calibration": json.dumps(calibration.to_json()),
             "conditions": json.dumps(self.conditions.to_json()),
         }
+        if self.payouts is not None:
+            metadata["payouts"] = json.dumps(self.payouts.to_json())
         if self.discrete is not None:
             metadata["discrete"] = json.dumps(self.discrete.skipped)
         if self.ensemble is not None:
@@ -214,7 +219,7 @@ class Fitted:
 
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""
-        parts = (self.scaler, self.ending, self.usual_reward, self.regions)
+        parts = (self.scaler, self.ending, self.usual_reward, self.regions, self.payouts)
         described: list[Any] = [layout_json.to_json(self.layout), *(part and part.to_json() for part in parts)]
         if self.conditions.count:
             described.append(self.conditions.to_json())
@@ -308,7 +313,11 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     if any(len(each) not in (0, lines) or {*map(len, each)} - {0, len(RANKS)} for each in known):
         raise ValueError("its quantiles do not fit its columns")
     law = None if chances is None else DiscreteLaw.restored(layout, told("discrete", tuple[str, ...]), chances)
-    learned = tree, usual, regions, law, counted
+    paid = told("payouts", otherwise="null")
+    payouts = None if paid is None else Payouts.from_json(paid)
+    if payouts is not None and len(payouts.rates) not in flags:
+        raise ValueError("its payouts do not fit its columns")
+    learned = tree, usual, regions, law, counted, payouts
     fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *known)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)

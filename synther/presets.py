@@ -55,8 +55,8 @@ class DataConfig:
     """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
     a row decide, if any explain them."""
     starts: bool = False
-    """Tell the network which rows begin an episode, where these are rare, and draw them at their real share. Without it
-    a fit may lose them."""
+    """Show the network rare rows more often, and draw them at their real share. Without it a fit may lose them: the
+    first rows of episodes, which the network is told, and rewards far from all usual ones (data/payouts.py)."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")

@@ -7,7 +7,7 @@ may make as many payouts as there are, and forget what they depend on.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,42 +16,15 @@ from numpy.typing import NDArray
 from synther.assess import learners
 from synther.assess.features import Features
 from synther.assess.metrics import Figure
+from synther.data.payouts import Usual
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
 
-FAR = 5.0
-"""Times the middle half of real rewards by which a payout is beyond this half: of normal rewards none is."""
-RAREST = 0.05
-"""Share of the rows up to which such rewards are payouts, and no usual rewards of another kind."""
-FEWEST_TO_LEARN, FEWEST = 50, 20
-"""Payouts of real rows that networks learn from, and of the rows that are judged."""
+FEWEST = 20
+"""Payouts of the rows that are judged."""
 EFFORT = 0.5
 """Steps of the networks, as a share of the usual number: payouts are few, and would be learned by heart."""
-
-
-class Usual(NamedTuple):
-    """Between which numbers real rewards usually are, and the one in their middle."""
-
-    low: float
-    middle: float
-    high: float
-
-    @classmethod
-    def of(cls, reward: Array) -> Usual | None:
-        """None where there are no payouts beyond these, or too few to learn from."""
-        low, middle, high = np.quantile(reward.astype(np.float64), [0.25, 0.5, 0.75]).tolist()
-        found = cls(low - FAR * (high - low), middle, high + FAR * (high - low))
-        count = np.count_nonzero(found.exceeded(reward))
-        return found if low < high and FEWEST_TO_LEARN <= count <= RAREST * len(reward) else None
-
-    def exceeded(self, reward: Array) -> NDArray[np.bool_]:
-        """Which rewards are payouts. (N,)"""
-        return np.asarray((reward < self.low) | (reward > self.high))
-
-    def beyond(self, reward: Array) -> Array:
-        """By how much payouts are more, or less, than usual; 0 for all others. (N,)"""
-        return np.where(self.exceeded(reward), reward.astype(np.float64) - self.middle, 0.0)
 
 
 def figures(

@@ -20,6 +20,7 @@ from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
 from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
+from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared, prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
@@ -227,7 +228,10 @@ class Synthesizer:
         discrete = None
         if counted and table is None:
             discrete = learn_discrete(rows, prepared.layout, ending, usual, regions, self.settings.fit.steps)
-        return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, discrete, table, told)
+        # Where a condition is asked for, rows come as often as the condition does.
+        seen_more = data.starts and table is None and not told.conditions.scales
+        payouts = Payouts.find(rows, prepared.layout) if seen_more else None
+        return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, discrete, table, payouts, told)
 
     def _look_through(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:
         """The rows as a matrix, and what decides about terminals. It needs one core, and no device."""
@@ -268,7 +272,7 @@ class Synthesizer:
         rows, prepared = task.rows, task.prepared
         where, data = compute.describe(self.device), fingerprint(task.all_rows)
         record = FitRecord(len(task.all_rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        moments = Moments.of(task.matrix).cpu()
+        moments = Moments.of(task.matrix if task.payouts is None else task.matrix[torch.from_numpy(task.learned)]).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
         regions = None if task.regions is None else task.regions.result()
         if usual is not None and task.ending is not None and not task.ending.asks_for_reward(rows):
@@ -277,7 +281,7 @@ class Synthesizer:
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
-            regions, discrete, task.table, told, _shares(prepared.layout, rows), *_quantiles(task),
+            regions, discrete, task.table, task.payouts, told, _shares(prepared.layout, rows), *_quantiles(task),
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()
@@ -594,15 +598,15 @@ def _shares(layout: Layout, rows: Transitions) -> Weights:
 
 def _quantiles(task: Task) -> tuple[Quantiles, Quantiles]:
     """Those of the real rows, and of starts of episodes: none if the network is not told which rows are starts."""
-    matrix, first = task.matrix, None if task.told is None else task.told.first
+    matrix, learned, first = task.matrix, task.learned, None if task.told is None else task.told.first
 
     def of(chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Quantiles:
         some = torch.from_numpy(chosen[:: max(1, -(-len(chosen) // MOST_ROWS))]).to(matrix.device)
         return quantiles(task.prepared.layout, task.prepared.scaler, matrix[some])
 
     if first is None:
-        return of(np.arange(len(matrix))), ()
-    return of(np.flatnonzero(~first)), of(np.flatnonzero(first))
+        return of(learned), ()
+    return of(learned[~first[learned]]), of(learned[first[learned]])
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

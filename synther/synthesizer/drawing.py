@@ -182,6 +182,8 @@ class Drawing:
     def _weight(self, found: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
         """How likely each of the rows is to be taken (N,); None where all are alike."""
         model, weights = self.model, list[NDArray[np.float64]]()
+        if model.payouts is not None:
+            weights.append(model.payouts.weights(rows.reward))
         learned = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
         if learned is not None:
             weights.append(learned.weights(rows))
@@ -292,7 +294,8 @@ class Drawing:
                 raw = decoder.raw(matrix)
                 flags.append(decoder.flags(raw).t().cpu().numpy())
                 numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
-            found = found.cutting(model.rates, np.concatenate(flags), model.layout)
+            rates = model.rates if model.payouts is None else model.payouts.rates
+            found = found.cutting(rates, np.concatenate(flags), model.layout)
         if model.layout.following:
             every = np.concatenate(numbers)
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
@@ -304,7 +307,9 @@ class Drawing:
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
         if model.discrete is not None and self._is_own:
-            learned = Reweighting.learn(model.discrete, rows, seed)
+            weight = self._weight(found, rows)
+            some = rows if weight is None else rows[resampled(weight, draw)]
+            learned = Reweighting.learn(model.discrete, some, seed)
             if learned is not None:
                 model.reweightings[self.config] = learned
         if model.shares:

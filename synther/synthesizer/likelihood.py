@@ -31,6 +31,8 @@ def nats(model: Fitted, noise: NoiseConfig, rows: Transitions, steps: int) -> ND
             scaled = torch.from_numpy(model.scaler.transform(matrix).astype(np.float32))
             found = _of_scaled(denoise, scaled.to(model.network.frequencies.device), noise, model.conditions, steps)
             slope = model.scaler.log_slope(matrix) - matrix[:, model.layout.logarithmic].sum(1)
+            if model.payouts is not None:  # it makes more payouts than are drawn
+                slope += np.log(model.payouts.weights(chunk.reward))
             parts.append(found.double().cpu().numpy() + slope)
     return np.concatenate(parts)
 

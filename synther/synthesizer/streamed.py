@@ -52,7 +52,7 @@ def with_window(task: Task, stored: StoredRows, sample: Sample, condition: Any, 
     )
     told = f"{len(stored):,}", len(stored.files.paths), f"{pace.rows:,}", f"{len(sample.rows):,}"
     log.info("streaming %s rows of %d files: %s in memory at a time, columns as in a random %s", *told)
-    return replace(task, stored=stored, window=window)
+    return replace(task, stored=stored, window=window, payouts=None)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from synther.data.following import class_count, class_rows
 from synther.data.inference import MOST_CATEGORIES
 from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
+from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
@@ -65,12 +66,27 @@ class Task:
     """How likely the discrete values are that nothing decides."""
     table: RowTable | None = None
     """What rows are to be drawn from instead of the network, where states and actions are few."""
+    payouts: Payouts | None = None
+    """Rare rewards, of which the network sees more than there are."""
     told: Told | None = None
     """What the network is told about each row."""
     stored: StoredRows | None = None
     """What the rows are a sample of, where all are too many for memory."""
     window: Window | None = None
     """What the network is then fitted on, instead of the matrix."""
+
+    @property
+    def repeats(self) -> NDArray[np.int64] | None:
+        """How many times as often as others the network sees each row. (N,)"""
+        paid = None if self.payouts is None else self.payouts.repeats(self.rows.reward)
+        first = None if self.window is not None or self.told is None else self.told.repeats
+        return paid if first is None else first if paid is None else paid * first
+
+    @property
+    def learned(self) -> NDArray[np.int64]:
+        """The rows that generated ones are to be like before they are weighted, those with payouts several times."""
+        every = np.arange(len(self.rows))
+        return every if self.payouts is None else every.repeat(self.payouts.repeats(self.rows.reward))
 
     @property
     def all_rows(self) -> Transitions | StoredRows:
@@ -229,7 +245,7 @@ def fit_networks(
         start=[task.start for task in tasks],
         held_out=[task.held_out for task in tasks],
         hidden=tasks[0].hidden,
-        repeats=[_repeats(task) for task in tasks],
+        repeats=[None if task.repeats is None else torch.from_numpy(task.repeats) for task in tasks],
         checkpoint=checkpoint,
         progress=progress,
     )
@@ -238,12 +254,6 @@ def fit_networks(
 def with_conditions(task: Task) -> torch.Tensor:
     """The rows as the network sees them, and beside them what it is told."""
     return task.matrix if task.told is None or not task.hidden else task.told.seen(task.matrix)
-
-
-def _repeats(task: Task) -> torch.Tensor | None:
-    if task.window is not None or task.told is None or task.told.repeats is None:
-        return None
-    return torch.from_numpy(task.told.repeats)
 
 
 def _completed(

@@ -1,0 +1,134 @@
+"""Rare rewards that a fit sees more often, and that are drawn at their real share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, Transitions
+from synther.data.calibration import resampled
+from synther.data.layout import Layout
+from synther.data.payouts import Payouts, Usual
+from synther.errors import FormatError
+
+SHARE, PRIZE = 0.02, 30.0
+
+
+def world(count: int = 6_000, seed: int = 0) -> Transitions:
+    """A reward of about 0, and in one row of fifty a prize, where the second column is high."""
+    draw = np.random.default_rng(seed)
+    state, action = draw.normal(size=(count, 2)), draw.uniform(-1, 1, (count, 1))
+    paid = draw.normal(size=count) + np.where(state[:, 1] > np.quantile(state[:, 1], 1 - SHARE), PRIZE, 0)
+    return Transitions(state, action, paid, 0.9 * state, np.zeros(count, bool))
+
+
+def found(rows: Transitions) -> Payouts | None:
+    return Payouts.find(rows, Layout.infer(rows, spikes=True))
+
+
+@pytest.fixture(scope="module")
+def rows() -> Transitions:
+    return world()
+
+
+@pytest.fixture(scope="module")
+def payouts(rows) -> Payouts:
+    there = found(rows)
+    assert there is not None
+    return there
+
+
+def test_prizes_are_payouts(rows, payouts):
+    np.testing.assert_array_equal(payouts.repeats(rows.reward) > 1, rows.reward > PRIZE / 2)
+    assert payouts.times == 4
+    assert payouts.share == pytest.approx(SHARE, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows, draw: draw.normal(size=len(rows)),  # no reward is far from the others
+        lambda rows, draw: np.where(draw.random(len(rows)) < 0.1, PRIZE, rows.reward),  # too many are
+        lambda rows, draw: np.where(np.arange(len(rows)) < 20, PRIZE, draw.normal(size=len(rows))),  # too few are
+        lambda rows, draw: np.where(rows.reward > PRIZE / 2, rows.reward, 0.0),  # most are the same: these are spikes
+        lambda rows, draw: np.where(rows.reward > PRIZE / 2, 1.0, 0.0),
+    ],
+)
+def test_other_rewards_have_none(rows, change):
+    assert found(replace(rows, reward=change(rows, np.random.default_rng(1)))) is None
+
+
+def test_weights_undo_repeats(rows, payouts):
+    """Whatever is measured on the rows that a fit sees has, weighted, the mean that it has in the real rows."""
+    seen = rows[np.arange(len(rows)).repeat(payouts.repeats(rows.reward))]
+    weight = payouts.weights(seen.reward)
+    assert weight.mean() == pytest.approx(1)
+    for measured, real in ((seen.observation, rows.observation), (seen.reward, rows.reward)):
+        np.testing.assert_allclose(np.average(measured, axis=0, weights=weight), real.mean(0), atol=1e-9)
+    taken = seen[resampled(weight, np.random.default_rng(0))]
+    assert np.mean(taken.reward > PRIZE / 2) == pytest.approx(SHARE, rel=0.05)
+
+
+def test_flags_are_as_frequent_as_in_what_a_fit_sees(rows):
+    """A flag that is set where there is a prize."""
+    here = np.column_stack([rows.observation, rows.reward > PRIZE / 2])
+    flagged = Transitions(here, rows.action, rows.reward, here, rows.terminal)
+    layout = Layout.infer(flagged, spikes=True)
+    there = Payouts.find(flagged, layout)
+    assert there is not None
+    seen = SHARE * there.times / (1 + SHARE * (there.times - 1))
+    assert dict(zip(layout.flag_names, there.rates, strict=True))["observation[2]"] == pytest.approx(seen, rel=0.01)
+
+
+def test_a_file_keeps_them_and_wrong_ones_are_refused(payouts):
+    assert Payouts.from_json(payouts.to_json()) == payouts
+    for wrong in ({"low": 99.0}, {"times": 0}, {"share": 2.0}, {"rates": "x"}):
+        with pytest.raises(FormatError):
+            Payouts.from_json({**payouts.to_json(), **wrong})
+
+
+@pytest.fixture(scope="module")
+def model(rows) -> Synthesizer:
+    small = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 600}, "sampler": {"steps": 8}}
+    return Synthesizer("laptop", device="cpu", **small).fit(rows, progress=False)
+
+
+def test_a_model_draws_them_at_their_real_share_and_place(model, rows, tmp_path):
+    drawn = model.sample(20_000, seed=1, progress=False)
+    pays = drawn.reward > PRIZE / 2
+    assert pays.mean() == pytest.approx(SHARE, rel=0.25)
+    limit = np.quantile(rows.observation[:, 1], 1 - SHARE)
+    assert np.mean(drawn.observation[pays, 1] > limit - 0.5) > 0.95
+    np.testing.assert_allclose(drawn.observation.mean(0), rows.observation.mean(0), atol=0.06)
+    model.save(tmp_path / "model.safetensors")
+    again = Synthesizer.load(tmp_path / "model.safetensors", device="cpu")
+    assert again.sample(500, seed=3, progress=False).equals(model.sample(500, seed=3, progress=False))
+
+
+def test_likelihoods_are_those_of_rows_as_they_are_drawn(model, rows, payouts):
+    own = model.log_likelihood(rows[:300])
+    model._fitted, fitted = replace(model._model, payouts=None), model._model
+    try:
+        of_network = model.log_likelihood(rows[:300])
+    finally:
+        model._fitted = fitted
+    np.testing.assert_allclose(own - of_network, np.log(payouts.weights(rows[:300].reward)), atol=1e-6)
+
+
+def test_rows_that_are_asked_for_by_a_condition_are_not_shown_more_often(rows):
+    small = {"network": {"width": 16, "depth": 1}, "fit": {"steps": 5}, "sampler": {"steps": 2}}
+    asked = Synthesizer("laptop", device="cpu", **small).fit(rows, condition="reward", progress=False)
+    assert asked._model.payouts is None
+
+
+def test_normal_rewards_are_not_exceeded():
+    draw = np.random.default_rng(2)
+    normal = draw.normal(size=100_000)
+    assert Usual.of(normal) is None
+    heavy = np.where(draw.random(100_000) < 0.01, 50.0, normal)
+    usual = Usual.of(heavy)
+    assert usual is not None
+    assert usual.exceeded(heavy).mean() == pytest.approx(0.01, rel=0.1)
+    assert usual.beyond(heavy)[~usual.exceeded(heavy)].max() == 0
