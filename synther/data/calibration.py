@@ -178,6 +178,8 @@ class Calibration:
     """What gives columns the real distribution, before anything else."""
     start_corrections: Corrections = ()
     """The same for rows that begin an episode."""
+    payout_odds: float = 1.0
+    """How likely a row with a payout is to be taken, where one without always is."""
 
     @property
     def every_correction(self) -> Corrections:
@@ -206,7 +208,8 @@ class Calibration:
         return _row_weights([np.array(table) for table in self.weights], classes)
 
     def to_json(self) -> dict[str, Any]:
-        own = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
+        own: dict[str, Any] = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
+        own |= {} if self.payout_odds == 1 else {"payout_odds": self.payout_odds}
         more = {"weights": self.weights, "regions": self.regions, "drawn": self.drawn}
         own |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
         moved = {"corrections": self.corrections, "start_corrections": self.start_corrections}
@@ -216,8 +219,9 @@ class Calibration:
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
         told = checked(entry, _Entry, "calibration")
         thresholds, odds = finite(told["thresholds"], "calibration.thresholds"), told["terminal_odds"]
-        if not 0 < odds < np.inf:
-            raise DataError(f"terminal_odds: expected a positive number, got {odds}")
+        paid = told.get("payout_odds", 1.0)
+        if not 0 < min(odds, paid) <= max(odds, paid) < np.inf:
+            raise DataError(f"terminal_odds and payout_odds: expected positive numbers, got {odds} and {paid}")
         weights, regions = told.get("weights", ()), told.get("regions", ())
         if not all(0 < weight < np.inf for table in (*weights, *regions) for weight in table):
             raise DataError("weights: expected positive numbers")
@@ -225,14 +229,14 @@ class Calibration:
         if not all(len(pair) == 2 and np.isfinite(pair).all() and pair[1] > 0 for pair in drawn):
             raise DataError("drawn: expected a mean and a positive std for each")
         moved = told.get("corrections", ()), told.get("start_corrections", ())
-        return cls(
-            thresholds, odds, weights, regions, drawn, *(tuple(map(Correction.from_json, found)) for found in moved)
-        )
+        lines = (tuple(map(Correction.from_json, found)) for found in moved)
+        return cls(thresholds, odds, weights, regions, drawn, *lines, payout_odds=paid)
 
 
 class _Entry(TypedDict):
     thresholds: tuple[float, ...]
     terminal_odds: float
+    payout_odds: NotRequired[float]
     weights: NotRequired[Weights]
     regions: NotRequired[Weights]
     drawn: NotRequired[Weights]

@@ -34,6 +34,7 @@ FEWEST = 50
 _CHUNK = 1 << 16
 _SEEN = 0.08  # share of the rows that payouts are to be for the network,
 _MOST_TIMES = 8  # but each no more often than this: it would be learned by heart
+_MOST_WRONG = 2.0  # times too many or too few payouts that are corrected
 
 
 class Usual(NamedTuple):
@@ -95,9 +96,27 @@ class Payouts:
         """How many times each row takes part. (N,)"""
         return np.where(Usual(self.low, 0.0, self.high).exceeded(reward), self.times, 1)
 
-    def weights(self, reward: Array) -> NDArray[np.float64]:
-        """How likely each generated row is to be taken: on average 1, of all that the network makes. (N,)"""
-        return (1 + self.share * (self.times - 1)) / self.repeats(reward)
+    @property
+    def seen(self) -> float:
+        """The share of what the network sees that has a payout."""
+        return self.share * self.times / (1 + self.share * (self.times - 1))
+
+    def odds(self, reward: Array) -> float:
+        """How likely a row with a payout is to be taken, where one without always is, so that payouts have their real
+        share. Of a perfect network it is one in `times`; the `reward` (N,) of generated rows shows what this one makes.
+        """
+        found = float(np.mean(self.repeats(reward) > 1))
+        if not 0 < found < 1:
+            return 1 / self.times
+        odds = self.share * (1 - found) / (found * (1 - self.share))
+        return float(np.clip(odds, 1 / (_MOST_WRONG * self.times), _MOST_WRONG / self.times))
+
+    def weights(self, reward: Array, odds: float | None = None) -> NDArray[np.float64]:
+        """How likely each generated row is to be taken: on average 1, of all that the network makes. Without `odds`
+        as if it were perfect. (N,)"""
+        kept = 1 / self.times if odds is None else odds
+        weight = np.where(self.repeats(reward) > 1, kept, 1.0)
+        return weight * (1 + self.share * (self.times - 1)) if odds is None else weight
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -24,6 +24,7 @@ from synther.data.calibration import Calibration, class_weights, rebalanced, res
 from synther.data.decoding import Decoded, Decoder
 from synther.data.layout import Layout
 from synther.data.marginals import Corrections, Corrector, corrections
+from synther.data.payouts import Payouts
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
 from synther.diffusion.config import DISTILLED, SamplerConfig
@@ -39,7 +40,8 @@ Array = NDArray[Any]
 T = TypeVar("T")
 
 _CALIBRATION, _MATCHING = 0, 1  # streams of random numbers, of which each fit has its own
-_REBALANCING = 5  # another, beside those of diffusion/
+_REBALANCING, _REDRAWING = 5, 20  # others, beside those of diffusion/
+_MOST_TRIES = 64  # to draw a row again
 _MATCHING_ROWS = 100_000  # a std to a quarter of a per cent,
 _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more
@@ -114,7 +116,7 @@ class Drawing:
         the generator; they draw rows that were asked for towards no average.
         """
         model = self.model
-        known = model.rates, model.shares, model.regions, model.discrete, model.layout.following
+        known = model.rates, model.shares, model.regions, model.discrete, model.payouts, model.layout.following
         corrected = any(known) or self._has_quantiles
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
@@ -174,16 +176,31 @@ class Drawing:
                 taken = taken[rebalanced(rows.terminal[taken], odds, draw)]
             return rows[taken[: count - block * block_rows]]  # a copy: theirs is the memory of the next block
 
+        if in_order and self.model.payouts is not None:
+            return (self._in_order(self.model.payouts, seed, b, drawn(b))[: count - b * block_rows] for b in wanted)
         table, layout = self.model.table, self.layout
         if table is not None:
             return (table.draw(min(block_rows, count - b * block_rows), layout, drawn(b)) for b in wanted)
         return self._finished(seed, wanted, finish)
 
+    def _in_order(self, payouts: Payouts, seed: int, block: int, draw: np.random.Generator) -> Transitions:
+        """A block of rows of which some columns are given, so that none takes another's place. Rows with a payout, of
+        which the network makes too many, are accepted as often as their weight says, and drawn again otherwise."""
+        tries, size = list[Transitions](), self.sampler.block_rows
+        accepted, last = np.zeros(size, bool), np.zeros(size, np.int64)
+        while not accepted.all() and len(tries) < _MOST_TRIES:
+            own = np.random.default_rng([_REDRAWING, seed, len(tries)]).integers(2**31) if tries else seed
+            rows = self.decoder(self.sampler.draw(int(own), block)).rows
+            last[~accepted] = len(tries)
+            accepted |= draw.random(size) < payouts.weights(rows.reward, self.calibration.payout_odds)
+            tries.append(rows[np.arange(size)])  # a copy: theirs is the memory of the next block
+        return Transitions.concatenate(tries)[last * size + np.arange(size)]
+
     def _weight(self, found: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
         """How likely each of the rows is to be taken (N,); None where all are alike."""
         model, weights = self.model, list[NDArray[np.float64]]()
         if model.payouts is not None:
-            weights.append(model.payouts.weights(rows.reward))
+            weights.append(model.payouts.weights(rows.reward, found.payout_odds))
         learned = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
         if learned is not None:
             weights.append(learned.weights(rows))
@@ -301,11 +318,13 @@ class Drawing:
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
             found = replace(found, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
-        if "terminal" not in names and not any((model.shares, model.regions, model.discrete)):
+        if "terminal" not in names and not any((model.shares, model.regions, model.discrete, model.payouts)):
             return found
         decoder, draw = self._decoder(found), np.random.default_rng(seed)
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
+        if model.payouts is not None:
+            found = replace(found, payout_odds=model.payouts.odds(rows.reward))
         if model.discrete is not None and self._is_own:
             weight = self._weight(found, rows)
             some = rows if weight is None else rows[resampled(weight, draw)]
@@ -347,6 +366,7 @@ class Drawing:
         """How many to draw before the rates of flags are believed."""
         # 5,000 events tell a rate to 1.4 %. A flag that is set in next observations alone has none to find.
         rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
+        rates += [] if self.model.payouts is None else [self.model.payouts.seen]
         rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self._uncorrected.block_rows)
         if not self._is_own:  # another sampler for once: do not wait as long as after a fit

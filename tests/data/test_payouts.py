@@ -12,6 +12,7 @@ from synther.data.calibration import resampled
 from synther.data.layout import Layout
 from synther.data.payouts import Payouts, Usual
 from synther.errors import FormatError
+from synther.progress import Silent
 
 SHARE, PRIZE = 0.02, 30.0
 
@@ -89,10 +90,14 @@ def test_a_file_keeps_them_and_wrong_ones_are_refused(payouts):
             Payouts.from_json({**payouts.to_json(), **wrong})
 
 
-@pytest.fixture(scope="module")
-def model(rows) -> Synthesizer:
+def short(rows: Transitions) -> Synthesizer:
     small = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 600}, "sampler": {"steps": 8}}
     return Synthesizer("laptop", device="cpu", **small).fit(rows, progress=False)
+
+
+@pytest.fixture(scope="module")
+def model(rows) -> Synthesizer:
+    return short(rows)
 
 
 def test_a_model_draws_them_at_their_real_share_and_place(model, rows, tmp_path):
@@ -105,6 +110,32 @@ def test_a_model_draws_them_at_their_real_share_and_place(model, rows, tmp_path)
     model.save(tmp_path / "model.safetensors")
     again = Synthesizer.load(tmp_path / "model.safetensors", device="cpu")
     assert again.sample(500, seed=3, progress=False).equals(model.sample(500, seed=3, progress=False))
+
+
+def test_odds_bring_payouts_to_their_real_share(payouts, rows):
+    """Of a perfect network one in four is taken. One that makes half as many payouts keeps twice as many of them."""
+    seen = rows.reward[np.arange(len(rows)).repeat(payouts.repeats(rows.reward))]
+    assert payouts.odds(seen) == pytest.approx(1 / payouts.times)
+    assert np.mean(payouts.repeats(seen) > 1) == pytest.approx(payouts.seen)
+    fewer = seen[(payouts.repeats(seen) == 1) | (np.arange(len(seen)) % 3 > 0)]
+    weight = payouts.weights(fewer, payouts.odds(fewer))
+    assert np.average(fewer > PRIZE / 2, weights=weight) == pytest.approx(payouts.share)
+    assert payouts.odds(np.zeros(10)) == 1 / payouts.times
+
+
+def test_outcomes_of_given_rows_pay_as_often_as_real_ones(rows):
+    """Here every row has the same chance of a prize. The network pays several times as often."""
+    draw = np.random.default_rng(5)
+    paid = draw.normal(size=len(rows)) + np.where(draw.random(len(rows)) < SHARE, PRIZE, 0)
+    model = short(replace(rows, reward=paid))
+    given = {"observation": np.tile([0.2, -0.3], (6_000, 1)), "action": np.zeros((6_000, 1))}
+    drawn = model.sample(given=given, seed=0, progress=False)
+    assert drawn.equals(model.sample(given=given, seed=0, progress=False))
+    odds = model._drawing("teacher", Silent()).calibration.payout_odds
+    model._fitted = replace(model._model, payouts=None)
+    raw = np.mean(model.sample(given=given, seed=1, progress=False).reward > PRIZE / 2)
+    assert raw > 2 * SHARE
+    assert np.mean(drawn.reward > PRIZE / 2) == pytest.approx(raw * odds / (raw * odds + 1 - raw), abs=0.006)
 
 
 def test_likelihoods_are_those_of_rows_as_they_are_drawn(model, rows, payouts):
