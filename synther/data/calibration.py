@@ -229,8 +229,8 @@ class Calibration:
         if not all(len(pair) == 2 and np.isfinite(pair).all() and pair[1] > 0 for pair in drawn):
             raise DataError("drawn: expected a mean and a positive std for each")
         moved = told.get("corrections", ()), told.get("start_corrections", ())
-        lines = (tuple(map(Correction.from_json, found)) for found in moved)
-        return cls(thresholds, odds, weights, regions, drawn, *lines, payout_odds=paid)
+        usual, first = (tuple(map(Correction.from_json, found)) for found in moved)
+        return cls(thresholds, odds, weights, regions, drawn, usual, first, paid)
 
 
 class _Entry(TypedDict):
