@@ -22,7 +22,8 @@ from torch import Tensor
 
 from synther import compute
 from synther.data.categories import Drawn
-from synther.data.kinds import Binary, Codebook, Kind
+from synther.data.inference import MOST_CATEGORIES
+from synther.data.kinds import Binary, Categorical, Codebook, Integer, Kind
 from synther.data.layout import Layout
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.progress import Silent
@@ -262,10 +263,12 @@ def _some(rows: Transitions, seed: int) -> Transitions:
 
 
 def _plain(layout: Layout) -> Layout:
-    """The same rows as a matrix in which every column is a number, a flag or part of a one-hot code, those too that are
-    drawn from tables."""
+    """The same rows as a matrix in which every column is a number, a flag or part of a one-hot code. Codes stand for
+    whole numbers of few values too, and for what is drawn from tables."""
 
     def plain(kind: Kind) -> Kind:
+        if isinstance(kind, Integer) and kind.high - kind.low < MOST_CATEGORIES:
+            return Categorical(int(kind.high - kind.low) + 1, int(kind.low))
         return Codebook(kind.rows) if isinstance(kind, Drawn) else kind
 
     found = replace(plain_layout(layout), turns=(), clips=(), following=(), at_end=None, terminal_reward=0.0)

@@ -125,6 +125,19 @@ def test_a_law_that_has_learned_little_gives_no_weights(real):
     assert Reweighting.learn(replace(weak, unseen=None), right, seed=0) is not None  # generated rows cannot tell
 
 
+def test_whole_numbers_of_few_values_have_chances_too(real):
+    """A stock of 0 to 9 may be ordered, as here, or a category."""
+    draw = np.random.default_rng(6)
+    stock = draw.integers(0, 10, len(real)).astype(np.float64)
+    rows = replace(real, observation=np.column_stack([real.observation, stock]),
+                   next_observation=np.column_stack([real.next_observation, stock]))  # fmt: skip
+    laws = [DiscreteLaw.fit(rows, Layout.infer(rows, integers=how), steps=2) for how in ("ordered", "categorical")]
+    assert [law.names for law in laws] == [laws[1].names] * 2
+    assert "next_observation[3]" in laws[0].names
+    found = [law.log_likelihood(rows[:100])[:, law.names.index("next_observation[3]")] for law in laws]
+    np.testing.assert_allclose(*found)
+
+
 def test_rows_of_numbers_have_no_law(real):
     numbers = Transitions(real.observation[:, :2], real.observation[:, :1], real.reward, real.observation[:, :2])
     assert DiscreteLaw.fit(numbers, Layout.infer(numbers)) is None
