@@ -337,7 +337,7 @@ def _put_drawn(layout: Layout, matrix: Matrix) -> None:
     """Put the place of what was drawn where rows of the matrix have a normal number for it."""
     outcomes = {table.outcome for table in layout.following}
     values = {}
-    for number in layout.counted:
+    for number in layout.table_places:
         if number not in outcomes:
             place = layout.places[number]
             values[number] = classes_of(place.kind, place.kind.decode(matrix[:, place.matrix]))

@@ -69,7 +69,7 @@ class Encoder:
                 paid = sources["reward"][ends, 0]
                 matrix[ends, column] = 0.0 if layout.formula is not None else layout.at_end.spread(paid)
         if layout.following and sources.keys() >= {*ROW_FIELDS}:
-            values = {number: layout.values(number, sources) for number in layout.counted}
+            values = {number: layout.values(number, sources) for number in layout.table_places}
             draw = following.stream()
             for table, column in zip(layout.following, layout.drawn_columns, strict=True):
                 matrix[:, column] = table.spread(values, draw)

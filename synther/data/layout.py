@@ -1,7 +1,8 @@
-"""`Layout`: how rows of experience become a matrix and come back.
+"""`Layout`: converts rows of experience to the matrix that the network learns, and generated matrices back to rows.
 
-It alone knows the order of the columns, their kinds, their bounds and their rounding. `Encoder` and `Decoder` do the
-work, each in one direction.
+The layout alone knows the order of the columns, their kinds, their bounds and their rounding. For example, a discrete
+action becomes a one-hot code in the matrix, and any generated code becomes one of the valid actions. `Encoder` does the
+work from rows to matrix, `Decoder` from matrix to rows. Read `Layout.infer` first, then `pack` and `unpack`.
 """
 
 from __future__ import annotations
@@ -53,51 +54,56 @@ from synther.data.wrapping import find_wrapped
 from synther.errors import ConfigError, DataError
 
 MOST_CLASSES = 64
-"""Values of a column up to which rows are counted value by value."""
+"""Columns of observation and action with at most this many values get a share for each value (`Layout.classes`)."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one kind sits: columns of its field, columns of the matrix, and their names."""
+    """Where the columns of one kind are: in their field and in the matrix."""
 
     field: str
     kind: Kind
     source: slice
+    """Columns of the field."""
     matrix: slice
+    """Columns of the matrix."""
     names: tuple[str, ...]
+    """Names of the columns of the field."""
 
 
 class Number(NamedTuple):
     """One column of a field that holds numbers."""
 
     column: int | None
-    """Of the matrix; None where it is the same in all rows, namely `low`, or follows from others."""
+    """Column of the matrix. None if the number is constant (its value is `low`), or computed from other columns."""
     low: float
+    """Lower bound."""
     high: float
+    """Upper bound."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """The kinds of an extra column of rows, which may be several columns wide."""
+    """The kinds of one entry of `Transitions.extra`, which may have several columns."""
 
     name: str
     kinds: tuple[Kind, ...]
     dtype: str
     flat: bool
-    """Whether its array is (N,)."""
+    """Whether the array has shape (N,)."""
 
     @property
     def key(self) -> str:
+        """The name with the prefix `extra/`."""
         return EXTRA + self.name
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The kinds of every field's columns, in the paper's order, and what it takes to restore the rows. Extra columns
-    come after the fields.
+    """The kinds of all columns, and everything that is needed to restore rows from a matrix.
 
-    The matrix is float64 on purpose: a column like 1e6 + 1e-3 * noise has to survive until it is scaled.
-    Timeouts are not modelled.
+    The fields are in the order of the paper. Extra columns follow them. Timeouts are not modelled. The matrix is
+    float64 on purpose: a column like 1e6 + 1e-3 * noise would lose its noise in float32 before it is scaled.
     """
 
     observation: tuple[Kind, ...]
@@ -106,43 +112,46 @@ class Layout:
     next_observation: tuple[Kind, ...]
     terminal: tuple[Kind, ...]
     dtypes: tuple[str, ...]
+    """Types of the five fields."""
     flat_action: bool
+    """Whether the array of actions has shape (N,)."""
     action_space: Space | None = None
     observation_space: Space | None = None
     env_id: str | None = None
     env_options: dict[str, Any] | None = None
     extra: tuple[Extra, ...] = ()
     following: tuple[Following, ...] = ()
-    """Tables that outcomes are drawn from. The table of an outcome comes after those of its parents."""
+    """Tables that discrete outcomes are drawn from. The table of an outcome comes after the tables of its parents."""
     spheres: tuple[Sphere, ...] = ()
-    """Columns of observations, and of next ones, that have one length together."""
+    """Groups of observation columns with a constant length, such as sine and cosine. Also used for next
+    observations."""
     turns: tuple[Turn, ...] = ()
-    """Columns of observations that a step turns. The matrix has the angle in place of the next ones."""
+    """Pairs of observation columns that a step rotates. The matrix holds the angle instead of the next values."""
     terminal_reward: float = 0.0
-    """How much more reward a terminal row has than a row like it. The matrix has rewards without it: beside a bonus of
-    100 in a few rows, what is paid in all the others would be lost."""
+    """Extra reward of a terminal row, compared with a non-terminal row with the same other values. The matrix holds
+    rewards without it, because a bonus of 100 in a few rows would hide the differences between all other rewards."""
     at_end: EndRewards | None = None
-    """What terminal rows are paid, where that is one of a few numbers. The matrix has ordinary rewards in place of
-    these."""
+    """Rewards of terminal rows, if they are one of a few numbers. The matrix holds ordinary rewards in their place."""
     clips: tuple[Clip, ...] = ()
-    """Columns of the next observation that the matrix has before they are clipped."""
+    """Columns of the next observation that are clipped. The matrix holds their values before clipping."""
     decided: tuple[Flag, ...] = ()
-    """Columns of two values that trees decide about."""
+    """Columns with two values that a tree sets when rows are decoded."""
     identities: tuple[Identity, ...] = ()
-    """How columns follow from others that the matrix has, in an order in which they can be computed."""
+    """Columns that are computed exactly from other columns, in the order in which they can be computed."""
     formula: Formula | None = None
-    """What the rest of a row tells about its reward. The matrix has what it leaves."""
+    """Formula that predicts the reward from the rest of a row. The matrix holds its residual."""
 
     @classmethod
     def infer(
         cls, rows: RowSource, coding: Coding = "onehot", spikes: bool = False, integers: Integers = "categorical"
     ) -> Layout:
-        """The layout of `rows`. `coding` is how values without an order enter the matrix: "onehot" or "bits".
+        """Find the layout of `rows`.
 
-        With `spikes`, values that come again and again in a column of real numbers come back exact, and numbers of
-        which there are only some come back as one of those. Columns of a few different integers are categories, unless
-        `integers` is "ordered". Next observations are of the kinds of observations, or constant where all of them are
-        0: rows for behaviour cloning need none.
+        `coding` is how categories enter the matrix: "onehot" or "bits". With `spikes`, special structure of real
+        columns is detected as well: values that occur again and again, sets of possible values, angles, logarithms,
+        bounds at 0, and spheres. Columns with a few different integers are categories, or ordered numbers if `integers`
+        is "ordered". Next observations have the kinds of the observations. They are constant if all of them are 0, as
+        in rows for behaviour cloning.
         """
         if coding not in CODINGS:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
@@ -160,16 +169,16 @@ class Layout:
             observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
             reward = inference.finite(reward, sample["reward"], coding, rows, "reward")
         if spikes:
-            told = None if are_pairs else inference.steps(rows)
-            if told is not None:
-                observation = find_wrapped(observation, told, seen["observation"], declared["observation"])
-                observation = find_measured(observation, told)
+            steps = None if are_pairs else inference.steps(rows)
+            if steps is not None:
+                observation = find_wrapped(observation, steps, seen["observation"], declared["observation"])
+                observation = find_measured(observation, steps)
             observation, action, reward = (
-                inference.special(kinds_of, sample[field], seen[field], told if field == "observation" else None)
+                inference.special(kinds_of, sample[field], seen[field], steps if field == "observation" else None)
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
-            if told is not None:
-                observation = find_logarithmic(observation, told, seen["observation"])
+            if steps is not None:
+                observation = find_logarithmic(observation, steps, seen["observation"])
             observation = inference.one_sided(observation, seen["observation"])
         inference.warn_of_integers(observation, sample["observation"])
         extra = []
@@ -199,11 +208,12 @@ class Layout:
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[Kind, ...]]:
-        """Those of each field and extra column, in the order of the matrix."""
+        """The kinds of each field and extra column, in the order of the matrix."""
         return {field: getattr(self, field) for field in ROW_FIELDS} | {extra.key: extra.kinds for extra in self.extra}
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
+        """One place for each kind, in the order of the matrix."""
         places: list[Place] = []
         column = 0
         for field, own in self._kinds.items():
@@ -217,12 +227,15 @@ class Layout:
 
     @cached_property
     def runs(self) -> tuple[Place, ...]:
-        """The places, neighbours of one kind as one: kinds of numbers take each of their columns for itself."""
+        """The places, with neighbours of the same field and kind merged into one, so that they are encoded together.
+
+        Only numbers are merged, because their kinds treat every column separately.
+        """
         runs: list[Place] = []
         for place in self.places:
             before = runs[-1] if runs else None
-            number = place.kind.scaled and place.kind.matrix_width == 1
-            if before and number and (place.field, place.kind) == (before.field, before.kind):
+            is_number = place.kind.scaled and place.kind.matrix_width == 1
+            if before and is_number and (place.field, place.kind) == (before.field, before.kind):
                 source = slice(before.source.start, place.source.stop)
                 matrix = slice(before.matrix.start, place.matrix.stop)
                 runs[-1] = Place(place.field, place.kind, source, matrix, before.names + place.names)
@@ -238,20 +251,20 @@ class Layout:
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """What is computed from the rest of a row, in words."""
-        told = [one.text(self._name) for one in self.identities]
-        told += [text for flag in self.decided for text in flag.texts(self._name, self.field_widths)]
+        """One line of text for each column that is computed from the rest of a row."""
+        lines = [one.text(self._name) for one in self.identities]
+        lines += [text for flag in self.decided for text in flag.texts(self._name, self.field_widths)]
         if self.formula is not None:
             rest = "" if isinstance(self.reward[0], Derived) else " + what is generated"
-            told.append(f"reward = {self.formula.text(self._name)}{rest}")
-        return tuple(told)
+            lines.append(f"reward = {self.formula.text(self._name)}{rest}")
+        return tuple(lines)
 
     def _name(self, field: str, column: int) -> str:
         return self._source_names(field)[column]
 
     @cached_property
     def field_widths(self) -> dict[str, int]:
-        """How many columns each field and extra column has."""
+        """Number of columns of each field and extra column in the rows."""
         return {field: sum(kind.source_width for kind in own) for field, own in self._kinds.items()}
 
     @property
@@ -261,7 +274,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Columns of the matrix. It is 0 where every column is constant."""
+        """Number of columns of the matrix. It is 0 if every column is constant."""
         return sum(place.kind.matrix_width for place in self.places)
 
     @cached_property
@@ -271,25 +284,26 @@ class Layout:
 
     @cached_property
     def source_names(self) -> tuple[str, ...]:
-        """One name for each column of the rows, constant ones too."""
+        """One name for each column of the rows, including constant columns."""
         return tuple(name for place in self.places for name in place.names)
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Which field each column of the matrix belongs to."""
+        """The field of each column of the matrix."""
         return tuple(place.field for place in self.places for _ in range(place.kind.matrix_width))
 
     @cached_property
     def scaled_columns(self) -> NDArray[np.bool_]:
-        """Which columns of the matrix are to be scaled (D,): not those that hold 0 and 1 or codes."""
+        """Which columns of the matrix are scaled (D,). Columns of 0 and 1, and columns of codes, are not."""
         return np.array([scaled for place in self.places for scaled in place.kind.scaled_columns], bool)
 
     @cached_property
     def twins(self) -> tuple[int, ...]:
-        """For each column of the matrix that of the same quantity a step later or earlier, or itself."""
+        """For each column of the matrix, the column of the same quantity one step later or earlier. Columns without
+        such a partner have themselves."""
         twins = list(range(self.width))
-        here, there = ([place for place in self.places if place.field == field] for field in PAIR)
-        for one, other in zip(here, there, strict=False):  # next observations that are all constant are not grouped
+        before, after = ([place for place in self.places if place.field == field] for field in PAIR)
+        for one, other in zip(before, after, strict=False):  # constant next observations may have more places
             if one.kind.matrix_width == other.kind.matrix_width and not isinstance(other.kind, Drawn):
                 twins[one.matrix], twins[other.matrix] = twins[other.matrix], twins[one.matrix]
         return tuple(twins)
@@ -301,68 +315,73 @@ class Layout:
 
     @cached_property
     def drawn_columns(self) -> tuple[int, ...]:
-        """Columns of the matrix whose normal numbers decide what is drawn from tables."""
+        """Columns of the matrix that hold the standard normal numbers by which outcomes are drawn from tables."""
         return tuple(self.places[table.outcome].matrix.start for table in self.following)
 
     @cached_property
     def flag_names(self) -> tuple[str, ...]:
-        """The flags: figures of a row of the matrix that are cut at a threshold when it comes back, like terminal."""
+        """Names of the flags. A flag is a number in a row of the matrix that is compared with a threshold when the row
+        is decoded, for example terminal."""
         return tuple(name for place in self.places for name in place.kind.flag_labels(place.names))
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """Above which each flag is set."""
+        """The threshold of each flag. The flag is set above it."""
         return tuple(threshold for place in self.places for threshold in place.kind.thresholds)
 
     @property
     def lowest_thresholds(self) -> tuple[float, ...]:
-        """Below which the threshold of each flag must not be."""
+        """The lowest threshold that each flag may have."""
         return tuple(place.kind.lowest_threshold for place in self.places for _ in place.kind.thresholds)
 
     def flags(self, matrix: Matrix) -> Matrix:
-        """The flags of rows of the matrix, before they are cut: near 0 or near 1. (N, F)"""
+        """Return the flags (N, F) of rows of the matrix, before they are compared with the thresholds: near 0 or 1."""
         return np.asarray(self._decoder.flags(torch.from_numpy(np.ascontiguousarray(matrix.T))).numpy().T)
 
     def with_thresholds(self, thresholds: Sequence[float]) -> Layout:
-        """The same layout with another threshold for each flag."""
+        """Return the same layout with these thresholds, one for each flag."""
         if len(thresholds) != len(self.flag_names):
             raise DataError(f"expected {len(self.flag_names)} thresholds, one for each flag, got {len(thresholds)}")
         for name, threshold in zip(self.flag_names, thresholds, strict=True):
             if not np.isfinite(threshold):
                 raise DataError(f"threshold of {name}: expected a finite number, got {threshold}")
-        left = iter(map(float, thresholds))
+        remaining = iter(map(float, thresholds))
         changed: dict[str, list[Kind]] = {field: [] for field in self._kinds}
         for place in self.places:
-            own = tuple(next(left) for _ in place.kind.thresholds)
+            own = tuple(next(remaining) for _ in place.kind.thresholds)
             changed[place.field].append(place.kind.with_thresholds(own))
         extra = tuple(replace(each, kinds=tuple(changed[each.key])) for each in self.extra)
         return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS}, extra=extra)  # type: ignore[arg-type]
 
     def pack(self, rows: Transitions) -> Matrix:
-        """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped.
+        """Return the matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped.
 
-        Extra columns that the layout does not have are left out.
+        Extra columns that the layout does not have are ignored.
         """
         return self.pack_fields(self.columns_from(rows))
 
     def columns_from(self, rows: Transitions) -> dict[str, Array]:
-        """The arrays of `rows` that this layout has, in its order."""
+        """Return the arrays of `rows` for the fields and extra columns of this layout, in its order."""
         missing = [extra.name for extra in self.extra if extra.name not in rows.extra]
         if missing:
             raise DataError(
-                f"these rows have no extra column {', '.join(missing)}, the layout has: prepare them like those that "
-                "it was made from, for example with n_step_rows or with_next_actions"
+                f"these rows have no extra column {', '.join(missing)}, but the layout has: prepare them like the rows "
+                "that the layout was made from, for example with n_step_rows or with_next_actions"
             )
         every = rows.arrays()
         return {field: every[field] for field in self._kinds}
 
     def pack_fields(self, fields: Mapping[str, Array]) -> Matrix:
-        """The matrix (N, D) of rows of which only some fields are known. The columns of the others are 0."""
+        """Return the matrix (N, D) of rows for which only these `fields` are known. The columns of other fields are
+        0."""
         return self._encoder(fields)
 
     def without_gaps(self, given: Matrix) -> Matrix:
-        """Columns of the matrix that hold observation and action, special values at the ends of their range where they
-        are and not moved out."""
+        """Return the matrix columns of observation and action, with spikes at the ends of a range moved back to their
+        true value. (N, G)
+
+        `given` (N, G) are these columns as `pack` encodes them, where a gap separates such a spike from other values.
+        """
         given = given.copy()
         for column, (low, high) in self.ends.items():
             if column in self.given_columns:
@@ -372,31 +391,31 @@ class Layout:
 
     @cached_property
     def ends(self) -> dict[int, tuple[float, float]]:
-        """The range that columns of the matrix have in rows, where the matrix goes beyond it: columns with special
-        values at an end, which a gap sets apart, and columns that are clipped."""
+        """True range of the values of those matrix columns in which the matrix exceeds it. These are columns with a
+        spike at an end of the range, which a gap moves out, and columns that are stored before clipping."""
         spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
         ends = {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
         after: Any = by_column(self.next_observation)
         return ends | {self.next_columns[clip.column]: after[clip.column].bounds for clip in self.clips}
 
     @cached_property
-    def counted(self) -> tuple[int, ...]:
-        """The places that outcomes are drawn for, or follow from."""
+    def table_places(self) -> tuple[int, ...]:
+        """Numbers of the places that are drawn from tables, and of the places that these depend on."""
         return tuple(sorted({place for table in self.following for place in (table.outcome, *table.parents)}))
 
     def values(self, number: int, sources: Mapping[str, Array]) -> NDArray[np.int64]:
-        """Which of its values a discrete place has in each row. (N,)"""
+        """Return which of its values the discrete place with this `number` has in each row. (N,)"""
         place = self.places[number]
         return classes_of(place.kind, sources[place.field].reshape(len(sources[place.field]), -1)[:, place.source])
 
     @property
     def can_be_priced(self) -> bool:
-        """Whether rewards can follow from terminals: they are plain numbers, beside a flag."""
+        """Whether terminal rows may have an extra reward: the reward is a plain number, and terminal a flag."""
         return isinstance(self.reward[0], Continuous | Derived) and isinstance(self.terminal[0], Binary)
 
     @property
     def pays_at_end(self) -> bool:
-        """Whether the matrix has other rewards of terminal rows than these have."""
+        """Whether the rewards of terminal rows are changed in the matrix and restored afterwards."""
         return bool(self.terminal_reward or self.at_end)
 
     @cached_property
@@ -406,36 +425,38 @@ class Layout:
 
     @cached_property
     def next_columns(self) -> dict[int, int]:
-        """The first column of the matrix for each kind of the next observation, by the first column of its field."""
+        """The first matrix column of each kind of the next observation, keyed by its first column in the field."""
         return {place.source.start: place.matrix.start for place in self.places if place.field == PAIR[1]}
 
     @property
     def mode_columns(self) -> list[int]:
-        """The columns of the matrix that hold nominal outcomes."""
+        """The columns of the matrix that hold `nominal_outcomes`."""
         return _columns(self.nominal_outcomes)
 
     @cached_property
     def nominal_outcomes(self) -> tuple[Place, ...]:
-        """Next observations without an order between their values, such as the mode of a switch. Others may follow from
-        them: a room is heated where the heating is on."""
+        """Places of next observations without an order between their values, such as the mode of a switch. Other
+        outcomes may depend on them: a room gets warmer if the heating is on."""
         nominal = (Binary, kinds.Categorical, kinds.OneHot, kinds.Codebook)
         return tuple(run for run in self.runs if run.field == PAIR[1] and isinstance(run.kind, nominal))
 
     def columns_of(self, field: str) -> list[int]:
-        """The columns of the matrix that hold a field."""
+        """Return the columns of the matrix that hold a field."""
         return _columns([place for place in self.places if place.field == field])
 
     def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
-        """Which rows `pack` can take: those without a value that their column cannot have. (N,)"""
+        """Return which rows `pack` accepts: rows without a value that is impossible in its column. (N,)"""
         return self._encoder.fitting(self.columns_from(rows))
 
     def dtype_of(self, field: str) -> np.dtype[Any]:
+        """Return the type of a field or extra column in rows."""
         if field in ROW_FIELDS:
             return np.dtype(self.dtypes[ROW_FIELDS.index(field)])
         return np.dtype(next(extra.dtype for extra in self.extra if extra.key == field))
 
     def unpack(self, matrix: Array) -> Transitions:
-        """Rows from any finite matrix (N, D): rounded, clipped and typed like those the layout was made from."""
+        """Return rows for any finite matrix (N, D), rounded, clipped and typed like the rows the layout was made
+        from."""
         if matrix.ndim != 2 or matrix.shape[1] != self.width:
             raise DataError(f"matrix has shape {matrix.shape}: expected (rows, {self.width})")
         return self._decoder(torch.from_numpy(np.ascontiguousarray(matrix))).rows
@@ -448,14 +469,14 @@ class Layout:
     def _decoder(self) -> Decoder:
         return Decoder(self)
 
-    def dressed(self, source: Array) -> Transitions:
-        """Rows from all their columns side by side (N, W), in the order of the fields, valid as they are."""
+    def rows_from_columns(self, source: Array) -> Transitions:
+        """Return rows for a matrix of their unencoded columns side by side (N, W), in the order of the fields."""
         ends = np.cumsum(list(self.field_widths.values()))[:-1]
         parts = zip(self._kinds, np.split(source, ends, axis=1), strict=True)
         return self.as_transitions({field: part.astype(self.dtype_of(field)) for field, part in parts})
 
     def as_transitions(self, columns: dict[str, Array]) -> Transitions:
-        """Rows of these arrays (N, W), one for each field and extra column."""
+        """Return rows made of these arrays (N, W), one for each field and extra column."""
         return Transitions(
             observation=columns["observation"],
             action=columns["action"][:, 0] if self.flat_action else columns["action"],
@@ -470,17 +491,18 @@ class Layout:
         )
 
     def shown(self, field: str) -> tuple[Number | Place, ...]:
-        """Where the numbers of a field are in the matrix, and the places of its values without an order."""
+        """Return where the columns of a field are in the matrix: a `Number` for each number, and the place of each
+        column or group of columns without an order."""
         return tuple(_number(place) or place for place in self.places if place.field == field)
 
     def numbers(self, field: str) -> tuple[Number, ...]:
-        """Where the columns of a field are in the matrix, and between which values they lie, if all are numbers."""
-        found = []
+        """Return where the columns of a field are in the matrix, and their bounds. All of them must be numbers."""
+        numbers = []
         for one in self.shown(field):
             if isinstance(one, Place):
                 raise ConfigError(f"expected numbers: {one.names[0]} has values without an order")
-            found.append(one)
-        return tuple(found)
+            numbers.append(one)
+        return tuple(numbers)
 
     @cached_property
     def _classed(self) -> tuple[Place, ...]:
@@ -489,20 +511,22 @@ class Layout:
 
     @property
     def class_counts(self) -> tuple[int, ...]:
-        """Of each column of observation and action, or group of columns, with a few values: how many."""
+        """Number of values of each column, or group of columns, of observation and action that has at most
+        `MOST_CLASSES` values."""
         return tuple(place.kind.class_count for place in self._classed)
 
     def classes(self, rows: Transitions) -> NDArray[np.int64]:
-        """Which of its values each of these has in each row. (N, G)"""
-        found = np.empty((len(rows), len(self._classed)), np.int64)
+        """Return which of its values each of the G groups in `class_counts` has in each row. (N, G)"""
+        classes = np.empty((len(rows), len(self._classed)), np.int64)
         for group, place in enumerate(self._classed):
             source = getattr(rows, place.field).reshape(len(rows), -1)[:, place.source]
-            found[:, group] = place.kind.classes(source)
-        return found
+            classes[:, group] = place.kind.classes(source)
+        return classes
 
     @cached_property
     def unsettled(self) -> tuple[Place, ...]:
-        """Discrete columns of observation and action, and those of the next observation that others may follow from."""
+        """Places that are rounded to valid values before other outcomes are computed from them: the discrete columns of
+        observation and action, and the `nominal_outcomes`."""
         given = [run for run in self.runs if run.field in ("observation", "action") and run.kind.matrix_width]
         return (*(run for run in given if not isinstance(run.kind, Real)), *self.nominal_outcomes)
 
@@ -512,6 +536,7 @@ def _columns(places: Sequence[Place]) -> list[int]:
 
 
 def _number(place: Place) -> Number | None:
+    """Return where the number of a place is in the matrix, or None if it holds categories or a logarithm."""
     kind = place.kind
     if isinstance(kind, Constant):
         return Number(None, float(kind.value), float(kind.value))

@@ -65,7 +65,7 @@ class RowTable:
     def draw(self, count: int, layout: Layout, random: np.random.Generator) -> Transitions:
         """`count` rows, each as likely as it was frequent."""
         tickets = random.integers(int(self._total[-1]), size=count)
-        return layout.dressed(self.rows[np.searchsorted(self._total, tickets, side="right")])
+        return layout.rows_from_columns(self.rows[np.searchsorted(self._total, tickets, side="right")])
 
     def arrays(self) -> dict[str, Array]:
         return {"rows": self.rows, "count": self.count}

@@ -1,8 +1,12 @@
-"""When an episode ends: a tree of thresholds on the rest of a row, learned from real rows.
+"""Decide from the other columns of a row whether it is terminal, with a decision tree learned from real rows.
 
-Environments end an episode by comparing the state with a few limits. A generator decides early on its way from noise
-whether a row is to be terminal, and then misses the limit by a little: half of its terminal rows are not. A tree knows
-the limits from the real rows, and takes the generated row at its word.
+Environments end an episode by comparing the state with a few limits. For example, a Hopper episode ends if the height
+is below 0.7. A diffusion model settles early in the denoising whether a row is terminal, and the generated state then
+misses the limit by a little: half of the rows that the model makes terminal have a state inside the limits. The tree
+learns the limits from the real rows and decides by the generated state.
+
+Read in this order: `TerminationTree` (the tree), `learn` (fit and validate one), `Decision` (apply it on a device).
+`terminal_reward`, `UsualReward` and `Regions` handle rewards and events that depend on such limits.
 """
 
 from __future__ import annotations
@@ -29,51 +33,62 @@ Array = NDArray[Any]
 
 DEEPEST = 8
 FEWEST = 5
-"""Real rows on either side of a threshold, and on either side of the whole question times ten."""
+"""Minimum number of real rows on each side of a threshold. `learn` needs ten times as many terminal rows, and ten
+times as many others."""
 MOST_OTHERS = 50_000
-"""Rows that are not terminal among those a tree is fitted on; each then counts for several."""
+"""Maximum number of non-terminal rows that a tree is fitted on. If there are more, a random part of them is used, and
+each row of this part has a weight above 1."""
 TRUSTED = 0.9
-"""Precision and recall of the rarer answer, on held-out real rows, from which a tree may decide."""
+"""A tree may decide only if precision and recall of the rarer answer reach this on held-out real rows."""
 FEW_ENDS = 500
-"""Rows with the rarer answer up to which a fifth of them tells too little about that."""
+"""With at most this many rows of the rarer answer, a fifth of the rows is too small a test set. Each fifth is then
+tested in turn (cross-validation)."""
 SURE = 0.98
-"""Precision and recall from which no surface is looked for: a limit on a column is the simpler reason."""
+"""If precision and recall reach this, no surface is fitted: limits on single columns are the simpler explanation."""
 LEAF, SURFACE = -1, -2
-"""The feature of a leaf, and that of a node which asks for the height above the surface."""
+"""Feature of a leaf, and feature of a node that compares the height above the surface."""
 
-_MOST_EVENTS = 6  # that a tree tells apart
-_TELLING = 0.6  # precision and recall from which a tree's leaves are used as parts of the world
-_BELIEVED = 10.0  # rows by which what happens in a part is drawn to what happens around it
-_HOPELESS = 0.5  # precision and recall in one fifth of the rows below which the others are not asked about
-_MOST_ENDS, _NEIGHBOURS = 2_000, 5  # that tell the price of a terminal
-_COMPARED = 256  # of them at a time
-_WIDE = 2.0  # times as wide as the rewards on either side of it is a gap that parts them
-_LEAST_WEIGHT, _MOST_WEIGHT = 0.02, 8.0  # of a row for what happens in it
+_MOST_EVENTS = 6  # events that the tree of `Regions` is fitted to separate; the rarest ones are merged into one
+_LEAST_SCORE = 0.6  # precision and recall from which the leaves of a tree are used as regions
+_PRIOR_ROWS = 10.0  # shares in a node are shrunk towards those of its parent, as if it had this many more rows
+_HOPELESS = 0.5  # cross-validation stops early if precision or recall is below this
+_MOST_ENDS, _NEIGHBOURS = 2_000, 5  # terminal rows, and neighbours of each, that `terminal_reward` uses at most
+_COMPARED = 256  # terminal rows in one batch of the search for neighbours
+_WIDE = 2.0  # rewards are far apart if the gap between them is wider than this many times their own range
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.02, 8.0  # limits of the weight of an event in `Regions`, before normalisation
 
 FEATURES = ("observation", "action", "reward", "next_observation")
 
 
 @dataclass(frozen=True)
 class TerminationTree:
-    """Nodes as parallel lists, the root first. A node asks whether a feature is above its cut; a leaf answers."""
+    """A decision tree, stored as parallel lists with one entry for each node, the root first.
+
+    A node that is not a leaf compares one feature of a row with a threshold. A leaf holds the answer.
+    """
 
     feature: tuple[int, ...]
-    """Column among observation, action, reward and next observation, in this order; -1 is a leaf, -2 the height above
-    the surface."""
+    """Number of the column that a node compares, counted over observation, action, reward and next observation. -1 is
+    a leaf, -2 compares the height above the surface."""
     cut: tuple[float, ...]
+    """Threshold of each node."""
     below: tuple[int, ...]
+    """Next node for rows at or below the threshold."""
     above: tuple[int, ...]
+    """Next node for rows above the threshold."""
     terminal: tuple[bool, ...]
-    """The answer of a leaf."""
+    """Answer of a leaf."""
     surface: Surface | None = None
+    """Surface that nodes with feature -2 use."""
 
     @classmethod
     def fit(
         cls, features: Array, terminal: NDArray[Any], weight: Array, surface: Surface | None = None
     ) -> TerminationTree:
-        """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity.
+        """Grow the tree that predicts the class `terminal` (N,) of rows from their `features` (N, F).
 
-        Rows may also be of more than two kinds, numbered from 0: answers are then of no use, and leaves are.
+        Splits minimise the Gini impurity, with `weight` (N,) as the weight of each row. There may be more than two
+        classes, numbered from 0. The leaves of the tree are then meaningful, but its answers are not.
         """
         columns = features.shape[1]
         if surface is not None:
@@ -81,44 +96,49 @@ class TerminationTree:
             heights = surface.on(known.device)(known).numpy()
             features = np.concatenate([features, heights[:, None]], axis=1)
         by_column = np.ascontiguousarray(features.T)
-        kinds = [np.where(terminal == kind, weight, 0.0) for kind in range(max(int(terminal.max()), 1) + 1)]
+        last_class = max(int(terminal.max()), 1)
+        class_weights = [np.where(terminal == number, weight, 0.0) for number in range(last_class + 1)]
         nodes: list[tuple[int, float, int, int, bool]] = []
 
         def grow(orders: list[NDArray[np.intp]], depth: int) -> int:
-            """A node and what is below it. Rows are sorted by each column once, for the root, and keep their order."""
-            here, rows = len(nodes), orders[0]
-            nodes.append((-1, 0.0, -1, -1, bool(kinds[1][rows].sum() * 2 > weight[rows].sum())))
-            split = _best_split(by_column, orders, kinds) if depth < DEEPEST else None
+            """Add a node and the nodes below it, and return its number.
+
+            `orders` are the rows of the node as `_best_split` takes them. Rows are sorted only once, for the root.
+            """
+            node, rows = len(nodes), orders[0]
+            nodes.append((-1, 0.0, -1, -1, bool(class_weights[1][rows].sum() * 2 > weight[rows].sum())))
+            split = _best_split(by_column, orders, class_weights) if depth < DEEPEST else None
             if split is not None:
                 column, cut = split
-                above = by_column[column] > np.array([cut])  # a single number could be rounded to their type
+                above = by_column[column] > np.array([cut])  # a plain number would be rounded to the column's dtype
                 sides = [[order[above[order] == side] for order in orders] for side in (False, True)]
-                orders.clear()  # no longer needed, and as large as all features
+                orders.clear()  # frees memory: the orders are as large as all features
                 children = grow(sides[0], depth + 1), grow(sides[1], depth + 1)
-                nodes[here] = (column if column < columns else SURFACE, cut, *children, nodes[here][4])
-            return here
+                nodes[node] = (column if column < columns else SURFACE, cut, *children, nodes[node][4])
+            return node
 
         grow([np.arange(len(features)), *(np.argsort(values, kind="stable") for values in by_column)], 0)
-        asked = any(feature == SURFACE for feature, *_ in nodes)
+        uses_surface = any(feature == SURFACE for feature, *_ in nodes)
         parts: Any = zip(*nodes, strict=True)
         tree = cls(*parts)
-        return replace(tree, surface=surface) if asked else tree
+        return replace(tree, surface=surface) if uses_surface else tree
 
     @cached_property
     def used(self) -> tuple[int, ...]:
-        """The features that it asks about, or computes something from."""
+        """The features that the tree needs, in increasing order: those of its nodes and those of its surface."""
         computed = () if self.surface is None else self.surface.columns
         return tuple(sorted({feature for feature in (*self.feature, *computed) if feature >= 0}))
 
     def asks_for_reward(self, rows: Transitions) -> bool:
+        """Return whether the tree needs the reward. `rows` give the number of columns of each field."""
         return sum(_widths(rows)[: FEATURES.index("reward")]) in self.used
 
     def decide(self, rows: Transitions) -> NDArray[np.bool_]:
-        """Which rows are terminal. (N,)"""
+        """Return which rows the tree calls terminal. (N,)"""
         return np.array(self.terminal)[self.leaves(rows)]
 
     def leaves(self, rows: Transitions) -> NDArray[np.int64]:
-        """The node that each row ends up in. (N,)"""
+        """Return the number of the leaf that each row reaches. (N,)"""
         values = torch.from_numpy(_features(rows, self.used).T)
         return np.asarray(Decision(self, torch.device("cpu")).leaves(values).numpy())
 
@@ -131,18 +151,20 @@ class TerminationTree:
     def from_json(cls, entry: Mapping[str, Any]) -> TerminationTree:
         tree: TerminationTree = checked(entry, cls, "a tree")
         if (tree.surface is None) == (SURFACE in tree.feature):
-            raise FormatError("a tree: expected a surface where a node asks for one, and nowhere else")
+            raise FormatError("a tree: expected a surface if and only if a node has the feature -2")
         nodes = len(tree.feature)
         if {len(part) for part in (tree.cut, tree.below, tree.above, tree.terminal)} != {nodes} or not nodes:
             raise FormatError("a tree: expected a feature, a cut, two children and an answer for each node")
         for node, children in enumerate(zip(tree.below, tree.above, strict=True)):
-            if tree.feature[node] != LEAF and not all(node < child < nodes for child in children):  # else it never ends
+            # An earlier child would make a loop.
+            if tree.feature[node] != LEAF and not all(node < child < nodes for child in children):
                 raise FormatError(f"a tree: node {node} has the children {children}: expected later nodes")
         return tree
 
 
 class Decision:
-    """A tree on a device. All rows go down it side by side, as far as its deepest leaf."""
+    """A tree on a device, which decides about many rows at once. All rows take as many steps as the deepest leaf needs;
+    a leaf leads to itself."""
 
     def __init__(self, tree: TerminationTree, device: torch.device) -> None:
         nodes = range(len(tree.feature))
@@ -153,7 +175,7 @@ class Decision:
             self._heights = tree.surface.on(device)
         known = {feature: place for place, feature in enumerate((*tree.used, SURFACE))}
         place = [0 if is_leaf[node] else known[tree.feature[node]] for node in nodes]
-        below, above = (  # a leaf leads to itself
+        below, above = (
             [node if is_leaf[node] else children[node] for node in nodes] for children in (tree.below, tree.above)
         )
         depth = [0 for _ in nodes]
@@ -166,11 +188,11 @@ class Decision:
         self._cut = torch.tensor(tree.cut, dtype=torch.float64, device=device)[:, None]
 
     def __call__(self, values: Tensor) -> Tensor:
-        """The answers to rows whose features that the tree uses are `values` (U, N). (N,)"""
+        """Return the tree's answers (N,) for rows with the features `values` (U, N): the U features in `tree.used`."""
         return self._terminal[self.leaves(values)]
 
     def leaves(self, values: Tensor) -> Tensor:
-        """The nodes that they end up in. (N,)"""
+        """Return the number of the leaf that each row reaches (N,), given the same `values` (U, N)."""
         if self._heights is not None:
             values = torch.cat([values, self._heights(values[self._columns])[None]])
         node = torch.zeros(1, values.shape[1], dtype=torch.int64, device=values.device)
@@ -182,11 +204,11 @@ class Decision:
 
 
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
-    """A tree that recognises terminal rows, or the rows marked in `truth` (N,). None if no tree can be trusted.
+    """Fit a tree that predicts which rows are terminal, or which rows are marked in `truth` (N,).
 
-    It is tried first: fitted on four fifths of the rows and asked about the rest. It looks for a surface in next
-    observations where limits on columns alone do not tell nearly all, and asks for the reward only if no tree can be
-    trusted without: a limit is one on where a step leads, and what is paid there follows.
+    Return None if no tree can be trusted, which is tested with trees fitted on four fifths of the rows. A surface in
+    the next observation is used if limits on single columns do not explain nearly all rows. The reward is used only if
+    no tree can be trusted without it, because limits apply to the next state, and the reward follows from the state.
     """
     truth = rows.terminal if truth is None else truth
     ends, others = np.flatnonzero(truth), np.flatnonzero(~truth)
@@ -194,23 +216,24 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
         return None
     chosen, weight = _chosen(ends, others, np.random.default_rng([seed, len(rows)]))
     terminal = truth[chosen]
-    rarer = len(ends) <= len(others)  # the answer whose rows a tree could miss and still be right about most
-    told = rows[chosen]
-    for asked in (unpaid(told), told) if told.reward.any() else (told,):
-        features = _features(asked)
-        following = np.arange(features.shape[1])[-_widths(asked)[-1] :]
-        right, computed = _rightness(features, terminal, weight, asked, rarer), None
-        if right < SURE:
-            better = _rightness(features, terminal, weight, asked, rarer, following)
-            if 1 - better < (1 - right) / 2:
-                right, computed = better, following
-        if right >= TRUSTED:
+    rarer = len(ends) <= len(others)  # the answer of fewer rows: missing all of them would hardly lower the accuracy
+    fitted = rows[chosen]
+    for inputs in (unpaid(fitted), fitted) if fitted.reward.any() else (fitted,):
+        features = _features(inputs)
+        next_columns = np.arange(features.shape[1])[-_widths(inputs)[-1] :]
+        score, computed = _held_out_score(features, terminal, weight, inputs, rarer), None
+        if score < SURE:
+            better = _held_out_score(features, terminal, weight, inputs, rarer, next_columns)
+            if 1 - better < (1 - score) / 2:
+                score, computed = better, next_columns
+        if score >= TRUSTED:
             return _grown(features, terminal, weight, rarer, computed)
     return None
 
 
 def _chosen(ends: Array, others: Array, draw: np.random.Generator) -> tuple[Array, Array]:
-    """The rows that a tree is fitted on, in random order: all `ends` and not too many `others`. And their weights."""
+    """Return the numbers of the rows to fit a tree on, and their weights: all `ends` and at most `MOST_OTHERS` of the
+    `others`, in random order."""
     kept = draw.permutation(others)[:MOST_OTHERS]
     chosen = draw.permutation(np.concatenate([ends, kept]))
     return chosen, np.where(np.isin(chosen, ends), 1.0, len(others) / len(kept))
@@ -219,12 +242,13 @@ def _chosen(ends: Array, others: Array, draw: np.random.Generator) -> tuple[Arra
 def _grown(
     features: Array, terminal: NDArray[np.bool_], weight: Array, answer: bool, computed: Array | None = None
 ) -> TerminationTree:
-    """A tree, which may ask for a surface in `computed` columns that has the rows with an `answer` above it."""
+    """Fit a tree. With `computed` columns, first fit a surface in them that has the rows with this `answer` above it,
+    and offer the height above the surface to the tree as one more feature."""
     surface = None if computed is None else Surface.fit(features, terminal == answer, computed)
     return TerminationTree.fit(features, terminal, weight, surface)
 
 
-def _rightness(
+def _held_out_score(
     features: Array,
     terminal: NDArray[np.bool_],
     weight: Array,
@@ -232,28 +256,33 @@ def _rightness(
     answer: bool,
     computed: Array | None = None,
 ) -> float:
-    """The lower one of precision and recall of an answer, in a fifth of the rows, of a tree that knows the others. If a
-    fifth has few rows with that answer, each fifth is asked about in turn, unless there is no hope after the first."""
-    fifth, right, most = len(rows) // 5, 0.0, np.zeros(2)
+    """Return the lower one of precision and recall of an `answer`, on rows that the tree was not fitted on.
+
+    The tree is fitted on four fifths of the rows and tested on the rest. With few rows of this answer, each fifth is
+    tested in turn, until the score is hopeless.
+    """
+    fifth, correct = len(rows) // 5, 0.0
+    totals = np.zeros(2)  # weights of the rows that have the answer, and of those that the tree gives it to
     turns = 1 if np.count_nonzero(terminal == answer) > FEW_ENDS else 5
     for turn in range(turns):
         part = slice(turn * fifth, (turn + 1) * fifth)
         known = np.r_[0 : part.start, part.stop : len(rows)]
         tree = _grown(features[known], terminal[known], weight[known], answer, computed)
-        asked, found, weighed = terminal[part] == answer, tree.decide(rows[part]) == answer, weight[part]
-        right += float(weighed[asked & found].sum())
-        most += [weighed[asked].sum(), weighed[found].sum()]
-        if right < _HOPELESS * most.max():
+        actual, predicted, part_weight = terminal[part] == answer, tree.decide(rows[part]) == answer, weight[part]
+        correct += float(part_weight[actual & predicted].sum())
+        totals += [part_weight[actual].sum(), part_weight[predicted].sum()]
+        if correct < _HOPELESS * totals.max():
             break
-    return right / float(most.max()) if most.any() else 1.0
+    return correct / float(totals.max()) if totals.any() else 1.0
 
 
 def terminal_reward(rows: Transitions, seed: int = 0) -> float:
-    """How much more reward a terminal row has than a row that is like it in everything else.
+    """Return the extra reward of a terminal row, compared with a non-terminal row with the same other values.
 
-    Where rewards of terminals are far from all others, the two medians tell. Elsewhere rows next to each other on both
-    sides of a limit do: the half of the terminal rows that is nearest to others, and these others, by a regression on
-    all columns and their squares. 0 where a terminal has no price of its own, or not the same one in all rows.
+    If the rewards of terminal rows are far from all others, it is the difference of the medians. Otherwise it is the
+    coefficient of `terminal` in a linear regression of the reward on all columns and their squares. The regression
+    uses rows next to the limit: the half of the terminal rows that is nearest to non-terminal rows, and these
+    neighbours. Return 0 if there are too few rows, or if the coefficient is not clearly above the regression error.
     """
     ends, others = np.flatnonzero(rows.terminal), np.flatnonzero(~rows.terminal)
     if min(len(ends), len(others)) >= FEWEST and (apart := _far_apart(rows.reward[ends], rows.reward[others])):
@@ -266,7 +295,7 @@ def terminal_reward(rows: Transitions, seed: int = 0) -> float:
     chosen = rows[np.concatenate([ends, others])]
     values = torch.from_numpy(_features(unpaid(chosen)).astype(np.float64))
     values = (values - values.mean(0)) / values.std(0)
-    values = values[:, values.isfinite().all(0)]  # what never changes tells nothing
+    values = values[:, values.isfinite().all(0)]  # without constant columns
     pieces = torch.split(values[: len(ends)], _COMPARED)
     found = [torch.cdist(some, values[len(ends) :]).topk(_NEIGHBOURS, largest=False) for some in pieces]
     distance, neighbour = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -274,8 +303,8 @@ def terminal_reward(rows: Transitions, seed: int = 0) -> float:
     used = torch.cat([nearest, len(ends) + torch.from_numpy(np.unique(neighbour[nearest].numpy()))])
     if len(used) < needed:
         return 0.0
-    is_end, own = used < len(ends), values[used]
-    known = torch.cat([own, own.square(), torch.ones(len(used), 1), is_end[:, None]], dim=1)
+    is_end, near = used < len(ends), values[used]
+    known = torch.cat([near, near.square(), torch.ones(len(used), 1), is_end[:, None]], dim=1)
     reward = torch.from_numpy(chosen.reward.astype(np.float64))[used]
     weights = torch.linalg.lstsq(known, reward[:, None], driver="gelsd").solution[:, 0]
     price, error = float(weights[-1]), (reward - known @ weights).square()
@@ -284,35 +313,40 @@ def terminal_reward(rows: Transitions, seed: int = 0) -> float:
 
 
 def _far_apart(rewards: Array, others: Array) -> float:
-    """How far the median of some rewards is from that of others, if the gap between them is wide beside both of them;
-    else 0."""
-    here, there = rewards.astype(np.float64), others.astype(np.float64)
-    gap = max(here.min() - there.max(), there.min() - here.max())
-    return float(np.median(here) - np.median(there)) if gap > _WIDE * max(np.ptp(here), np.ptp(there)) else 0.0
+    """Return the median of `rewards` minus the median of `others` if the gap between them is much wider than the range
+    of either, else 0."""
+    first, second = rewards.astype(np.float64), others.astype(np.float64)
+    gap = max(first.min() - second.max(), second.min() - first.max())
+    is_wide = gap > _WIDE * max(np.ptp(first), np.ptp(second))
+    return float(np.median(first) - np.median(second)) if is_wide else 0.0
 
 
 @dataclass(frozen=True)
 class UsualReward:
-    """When a row has the reward that comes again and again: as thresholds on the rest of the row decide."""
+    """Decides whether a row has the usual reward, which many rows share, by a tree on the rest of the row."""
 
     reward: float
+    """The usual reward."""
     tree: TerminationTree
-    """Tells the rows that have another reward."""
+    """Its answer is True for rows with any other reward."""
 
     @classmethod
     def learn(cls, rows: Transitions, reward: float) -> UsualReward | None:
-        """Of real rows, of which most have this `reward`, or some do; None where no tree can be trusted."""
+        """Fit on real rows, many of which have this `reward`. Return None if no tree can be trusted."""
         tree = learn(unpaid(rows), truth=rows.reward != rows.reward.dtype.type(reward))
         return None if tree is None else cls(reward, tree)
 
     def consistent(self, rows: Transitions, unusual: NDArray[np.bool_], draw: np.random.Generator) -> NDArray[np.int64]:
-        """Which of the `rows` to take: those whose reward contradicts the tree, which calls some `unusual` (N,), are
-        replaced by others that it judges alike. (N,)"""
-        found = rows.reward != rows.reward.dtype.type(self.reward)
+        """Return the numbers of the rows to take (N,), so that no reward contradicts the tree.
+
+        `unusual` (N,) are the answers of the tree. If the reward of a row does not agree with its answer, a random row
+        with the same answer and an agreeing reward takes its place.
+        """
+        differs = rows.reward != rows.reward.dtype.type(self.reward)
         taken = np.arange(len(rows))
         for answer in (False, True):
-            wrong = np.flatnonzero((unusual == answer) & (found != answer))
-            right = np.flatnonzero((unusual == answer) & (found == answer))
+            wrong = np.flatnonzero((unusual == answer) & (differs != answer))
+            right = np.flatnonzero((unusual == answer) & (differs == answer))
             if len(right):
                 taken[wrong] = draw.choice(right, len(wrong))
         return taken
@@ -322,8 +356,8 @@ class UsualReward:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> UsualReward:
-        told = checked(entry, _Entry, "usual_reward")
-        return cls(told["reward"], TerminationTree.from_json(told["tree"]))
+        stored = checked(entry, _Entry, "usual_reward")
+        return cls(stored["reward"], TerminationTree.from_json(stored["tree"]))
 
 
 class _Entry(TypedDict):
@@ -333,23 +367,25 @@ class _Entry(TypedDict):
 
 @dataclass(frozen=True)
 class Regions:
-    """How often a row is terminal, or has each of a few rewards, in each part of the world.
+    """How often each event happens in each region. An event is one of a few frequent rewards, with or without terminal.
 
-    The parts are the leaves of a tree that does not tell well enough when that happens to decide about it. A generator
-    that was fitted briefly tells it far worse. So rows are taken such that it happens in each part as often as in the
-    real rows: what is left to chance there stays so.
+    The regions are the leaves of a tree. The tree predicts the events too poorly to decide about them, but much better
+    than a network that was fitted only briefly. So generated rows get importance weights that make each event as
+    frequent in each region as in the real rows. Which rows of a region have an event stays random.
     """
 
     tree: TerminationTree
+    """Its leaves are the regions. It does not use the reward."""
     rewards: tuple[float, ...]
-    """Those that come again and again, in increasing order; empty where none does."""
+    """Rewards that many rows share, in increasing order. Empty if there are none."""
     shares: tuple[tuple[float, ...], ...]
-    """Of each event in each node of the tree: each reward, and then any other, first without and then with a
-    terminal."""
+    """Share of each event in each node of the tree (M, E). Event 2i is the i-th of `rewards` without terminal, and
+    event 2i + 1 is the same with terminal. The last two events stand for any other reward."""
 
     @classmethod
     def learn(cls, rows: Transitions, rewards: Sequence[float]) -> Regions | None:
-        """Of real rows with these `rewards`; None where a tree tells next to nothing."""
+        """Fit on real rows with these frequent `rewards`. Return None if rows are too few, or a tree predicts too
+        little."""
         found = cls(TerminationTree((LEAF,), (0.0,), (LEAF,), (LEAF,), (False,)), tuple(rewards), ())
         events = found.events(rows)
         overall = np.bincount(events, minlength=found._count) / max(len(rows), 1)
@@ -358,42 +394,46 @@ class Regions:
         if min(len(ends), len(others)) < 4 * FEWEST:
             return None
         chosen, weight = _chosen(ends, others, np.random.default_rng(len(rows)))
-        some, asked = unpaid(rows), unusual[chosen]
-        features = _features(some[chosen])
+        inputs, is_unusual = unpaid(rows)[chosen], unusual[chosen]
+        features = _features(inputs)
         rarer = len(ends) <= len(others)
-        if _rightness(features, asked, weight, some[chosen], rarer) < _TELLING:
+        if _held_out_score(features, is_unusual, weight, inputs, rarer) < _LEAST_SCORE:
             return None
         common = np.argsort(-overall, kind="stable")[: min(_MOST_EVENTS, np.count_nonzero(overall))]
-        kinds = np.full(len(overall), len(common) - 1)  # the rarest go together
-        kinds[common] = np.arange(len(common))
-        found = replace(found, tree=TerminationTree.fit(features, kinds[events[chosen]], weight))
+        class_of = np.full(len(overall), len(common) - 1)  # the rarest events share the last class
+        class_of[common] = np.arange(len(common))
+        found = replace(found, tree=TerminationTree.fit(features, class_of[events[chosen]], weight))
         return replace(found, shares=tuple(map(tuple, found._shares(rows).tolist())))
 
     def events(self, rows: Transitions) -> NDArray[np.int64]:
-        """What happens in each row. (N,)"""
+        """Return the number of the event in each row. (N,)"""
         paid, values = rows.reward.astype(np.float64), np.append(self.rewards, np.inf)
         place = np.searchsorted(values, paid)
         return 2 * np.where(values[place] == paid, place, len(self.rewards)) + rows.terminal
 
     @property
     def _count(self) -> int:
-        """How many events there are."""
+        """Number of different events, E."""
         return 2 * (len(self.rewards) + 1)
 
     def places(self, rows: Transitions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The node and the event of each row. (N,)"""
+        """Return the leaf (N,) and the event (N,) of each row."""
         return self.tree.leaves(unpaid(rows)), self.events(rows)
 
     def weights(self, rows: Transitions, weight: Array | None = None) -> tuple[tuple[float, ...], ...]:
-        """How likely a generated row is to be taken for each node and event, of some of them. Each node keeps its share
-        of the rows. `weight` (N,) is how likely each is to be taken before that."""
-        wanted, found = np.array(self.shares), self._shares(rows, weight)
-        odds = np.divide(wanted, found, out=np.ones_like(wanted), where=found > 0).clip(_LEAST_WEIGHT, _MOST_WEIGHT)
-        odds /= (found * odds).sum(1, keepdims=True)
-        return tuple(map(tuple, odds.tolist()))
+        """Return the importance weight of a generated row for each node and event (M, E), measured on generated `rows`.
+
+        The weights average 1 in each node, so every node keeps its share of the rows. `weight` (N,) are the importance
+        weights that `rows` already have.
+        """
+        wanted, generated = np.array(self.shares), self._shares(rows, weight)
+        ratio = np.divide(wanted, generated, out=np.ones_like(wanted), where=generated > 0)
+        weights = ratio.clip(_LEAST_WEIGHT, _MOST_WEIGHT)
+        weights /= (generated * weights).sum(1, keepdims=True)
+        return tuple(map(tuple, weights.tolist()))
 
     def _shares(self, rows: Transitions, weight: Array | None = None) -> Array:
-        """Of each event in each node, where small nodes are drawn to the one above them. (M, E)"""
+        """Return the share of each event in each node (M, E), shrunk towards its share in the parent node."""
         tree, counts = self.tree, np.zeros((len(self.tree.feature), self._count))
         np.add.at(counts, self.places(rows), 1.0 if weight is None else weight)
         inner = [node for node, feature in enumerate(tree.feature) if feature != LEAF]
@@ -402,7 +442,7 @@ class Regions:
         shares: Array = counts / counts.sum(1, keepdims=True).clip(1e-300)
         for node in inner:
             for child in (tree.below[node], tree.above[node]):
-                shares[child] = (counts[child] + _BELIEVED * shares[node]) / (counts[child].sum() + _BELIEVED)
+                shares[child] = (counts[child] + _PRIOR_ROWS * shares[node]) / (counts[child].sum() + _PRIOR_ROWS)
         return shares
 
     def to_json(self) -> dict[str, Any]:
@@ -410,8 +450,8 @@ class Regions:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Regions:
-        told = checked(entry, _Parts, "regions")
-        found = cls(TerminationTree.from_json(told["tree"]), told["rewards"], told["shares"])
+        stored = checked(entry, _Parts, "regions")
+        found = cls(TerminationTree.from_json(stored["tree"]), stored["rewards"], stored["shares"])
         shape = len(found.tree.feature), found._count
         shares = [number for part in found.shares for number in part]
         fits = len(found.shares) == shape[0] and {len(part) for part in found.shares} == {shape[1]}
@@ -427,16 +467,17 @@ class _Parts(TypedDict):
 
 
 def unpaid(rows: Transitions) -> Transitions:
-    """The same without rewards."""
+    """Return the same rows with all rewards set to 0."""
     return replace(rows, reward=np.zeros_like(rows.reward))
 
 
 def _widths(rows: Transitions) -> list[int]:
+    """Return the number of columns of each of the `FEATURES`."""
     return [math.prod(getattr(rows, field).shape[1:]) for field in FEATURES]
 
 
 def _features(rows: Transitions, columns: Sequence[int] | None = None) -> Array:
-    """Observation, action, reward and next observation side by side (N, F), or some `columns` of them."""
+    """Return observation, action, reward and next observation side by side (N, F), or only some `columns` of them."""
     parts = [getattr(rows, field).reshape(len(rows), -1) for field in FEATURES]
     if columns is None:
         return np.concatenate(parts, axis=1)
@@ -451,14 +492,16 @@ def _features(rows: Transitions, columns: Sequence[int] | None = None) -> Array:
 
 
 def _best_split(
-    by_column: Array, orders: Sequence[NDArray[np.intp]], kinds: Sequence[Array]
+    by_column: Array, orders: Sequence[NDArray[np.intp]], class_weights: Sequence[Array]
 ) -> tuple[int, float] | None:
-    """The column and the cut that leave the least impurity; None where the rows are of one kind or nothing helps.
+    """Return the column and the threshold that leave the least impurity, or None if no split lowers it.
 
-    Columns (F, N) are those of all rows, and so are their weights (N,), for each of the `kinds` by itself. `orders`
-    (1 + F, n) are the rows to be split: as they came, and then sorted by each column."""
+    `by_column` (F, N) holds the features of all rows. `class_weights` holds one array (N,) for each class: the weight
+    of a row if it belongs to the class, else 0. `orders` (1 + F, n) are the numbers of the n rows to split: in their
+    original order, and then sorted by each column.
+    """
     rows, *sorted_rows = orders
-    totals = [kind[rows].sum() for kind in kinds]
+    totals = [weights[rows].sum() for weights in class_weights]
     least, best = _impurity(totals) * (1 - 1e-9), None
     if not least or len(rows) < 2 * FEWEST:
         return None
@@ -466,7 +509,7 @@ def _best_split(
         values = by_column[column][order]
         if values[0] == values[-1]:
             continue
-        below = [kind[order].cumsum()[:-1] for kind in kinds]
+        below = [weights[order].cumsum()[:-1] for weights in class_weights]
         left = _impurity(below)
         right = _impurity([total - part for total, part in zip(totals, below, strict=True)])
         total = np.where(values[1:] > values[:-1], left + right, np.inf)
@@ -477,6 +520,6 @@ def _best_split(
     return best
 
 
-def _impurity(kinds: Sequence[Any]) -> Any:
-    """Gini's, times half the weight of the rows, of which each kind has a part."""
-    return sum(one * other for one, other in combinations(kinds, 2)) / np.maximum(sum(kinds), 1e-300)
+def _impurity(weights: Sequence[Any]) -> Any:
+    """Return the Gini impurity times half of the total weight, given the weight of the rows of each class."""
+    return sum(one * other for one, other in combinations(weights, 2)) / np.maximum(sum(weights), 1e-300)

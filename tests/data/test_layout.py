@@ -337,7 +337,7 @@ def test_columns_side_by_side_become_rows():
     rows = everything()
     fields = ("observation", "action", "reward", "next_observation", "terminal")
     beside = np.concatenate([getattr(rows, field).reshape(ROWS, -1) for field in fields], 1, dtype=np.float64)
-    assert Layout.infer(rows).dressed(beside).equals(rows)
+    assert Layout.infer(rows).rows_from_columns(beside).equals(rows)
 
 
 def test_settling_makes_what_others_follow_from_valid_and_leaves_outcomes_and_numbers_alone():
