@@ -1,8 +1,11 @@
-"""When to refresh, and how much of a batch to generate, from what the generator and the agent's critics do not know.
+"""Decide when to refresh (`refresh="auto"`) and which share of a batch is synthetic (`ratio="auto"`).
 
-Everything is measured on rows that no generator has learned from, and that no batch of the agent contains if the ratio
-adapts. What is decided depends only on the stored rows, the generator and the critics. So a saved replay that is
-loaded decides the same.
+A refresh is due when the generator's loss is higher on the newest rows than on older rows that it was not fitted on
+(`drift`). The ratio rises when the critics' TD errors are higher in held-out rows than in the rows of batches, and
+falls when both are about equal (`next_ratio`). If the ratio adapts, batches contain no held-out rows.
+
+The decisions depend only on the stored rows, the generator and the critics, so a replay that was saved and loaded
+decides the same.
 """
 
 from __future__ import annotations
@@ -27,46 +30,47 @@ from synther.synthesizer import Synthesizer
 RefreshTime = Literal["fixed", "auto"]
 
 LOOKS = 5
-"""Number of times that drift is looked for in `refresh_every` rows."""
+"""Number of checks ("looks") within `refresh_every` rows."""
 LONGEST = 2
-"""The longest time between two refreshes, in `refresh_every`."""
+"""Longest time between two refreshes, as a multiple of `refresh_every`."""
 RATIOS = 0.25, 0.75
-"""Between which ratios it adapts."""
+"""Smallest and largest ratio of `ratio="auto"`."""
 FIRST_RATIO, RATIO_STEP = 0.5, 0.05
+"""Ratio before the first check, and its change per check."""
 
-_MORE = 0.2  # by this share a loss or an error must be higher to count as higher,
-_ERRORS = 3.0  # and by so many standard errors
-_ALIKE = 0.1  # share up to which it counts as the same
-_MEASURED = 4_096  # noisy rows that a loss is the mean of, at least, and most rows that are looked at
-_MOST = 10.0  # of a row's loss, which is about 1 for a generator that knows nothing: single odd rows decide nothing
-_NOISE = 9  # random stream
+_RELATIVE_INCREASE = 0.2  # a mean counts as higher if it exceeds the other mean by more than this fraction of it ...
+_STANDARD_ERRORS = 3.0  # ... and by more than this number of standard errors
+_SAME = 0.1  # two mean TD errors count as equal if the first exceeds the second by at most this fraction
+_MEASURED = 4_096  # largest number of rows that are measured, and smallest number of noisy rows that a mean loss covers
+_LARGEST_LOSS = 10.0  # losses of single rows are clipped here, so that an outlier decides nothing; untrained: about 1
+_NOISE = 9  # random stream of the noise in `_losses`
 
 
 class Stored(NamedTuple):
-    """The real rows of a buffer, as `SyntheticRows.job_on` takes them."""
+    """The real rows of a buffer, with the arguments of `SyntheticRows.job_on`."""
 
     rows: Transitions
     gone: int = 0
     places: NDArray[np.int64] | None = None
     groups: int = 1
-    """The rows are grouped by environment, as many of each, oldest first."""
+    """Number of environments. Rows are grouped by environment. Groups have equal sizes and are ordered by age."""
 
     def newest(self, count: int) -> NDArray[np.bool_]:
-        """Which of them are the newest `count`."""
+        """Return a mask (N,) of the newest `count` rows. `count` is rounded up to equal numbers in all groups."""
         steps = len(self.rows) // self.groups
         is_new = np.arange(steps) >= steps - -(-count // self.groups)
         return np.tile(is_new, self.groups)
 
     def held_out(self, stream: Sequence[int], share: float) -> NDArray[np.bool_]:
-        """Which of them no generator learns from."""
+        """Return a mask (N,) of the rows that no generator is fitted on."""
         places = np.arange(self.gone, self.gone + len(self.rows)) if self.places is None else self.places
         return held_out_rows(stream, places, share)
 
     def drift(self, model: Synthesizer, held_out: NDArray[np.bool_], since_fit: int, since_look: int) -> Drift:
-        """Compare the newest rows with those that `model` was fitted on.
+        """Compare the loss of `model` on the newest rows with its loss on held-out rows that are older than its fit.
 
-        `since_fit` and `since_look` rows came in since its fit and since drift was last looked for. `held_out` (N,)
-        marks the rows that it was not fitted on.
+        `since_fit` and `since_look` are the numbers of rows that were added after the fit and after the last check.
+        `held_out` (N,) marks the rows that `model` was not fitted on.
         """
         unseen, newest = held_out & ~self.newest(since_fit), self.newest(since_look)
         return drift(model, self.rows[unseen], self.rows[newest])
@@ -74,97 +78,106 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """What was found out after `added` rows, and what was decided."""
+    """Record of a check after `added` rows: the measured numbers and the decision."""
 
     added: int
     refresh: bool
     ratio: float
     unseen: float | None = None
-    """Loss of the generator on held-out rows that are older than its fit."""
+    """Mean loss of the generator on held-out rows that are older than its fit. None: not measured."""
     newest: float | None = None
-    """Its loss on the newest rows; None if they have values that it cannot represent."""
+    """Mean loss of the generator on the newest rows. None: not measured, or they have values that it cannot represent.
+    """
     held_out_error: float | None = None
-    """TD error of the agent's critics in rows that neither agent nor generator learn from."""
+    """Mean absolute TD error of the critics in held-out rows, from which neither agent nor generator learns."""
     trained_error: float | None = None
-    """Their TD error in other real rows."""
+    """Mean absolute TD error of the critics in all other real rows."""
 
 
 def look_every(refresh_every: int) -> int:
-    """Rows between two looks."""
+    """Return the number of rows between two checks."""
     return max(1, refresh_every // LOOKS)
 
 
 def check_holdout(share: float) -> None:
+    """Raise an error if no rows are held out, because all decisions compare with held-out rows."""
     if share == 0:
-        raise ConfigError("'auto' is decided by held-out rows, and fit.holdout is 0: expected a share above 0")
+        raise ConfigError("refresh='auto' and ratio='auto' need held-out rows: expected fit.holdout above 0, got 0")
 
 
 class Drift(NamedTuple):
-    """Losses of a generator on held-out rows as old as those of its fit, and on the newest ones; see `Look`."""
+    """Result of `drift`: the mean losses `unseen` and `newest`, as in `Look`."""
 
     unseen: float | None
     newest: float | None
     is_there: bool
+    """Whether the newest rows differ from the rows of the fit."""
 
 
 def drift(model: Synthesizer, unseen: Transitions, newest: Transitions) -> Drift:
-    """Whether the loss of `model` is higher in the newest rows than in older ones that it was not fitted on."""
+    """Test whether the loss of `model` is higher on the newest rows than on older rows that it was not fitted on."""
     if not len(unseen) or not len(newest):
         return Drift(None, None, False)
-    known = _losses(model, unseen)
+    old_losses = _losses(model, unseen)
     try:
-        found = _losses(model, newest)
-    except DataError:  # a value that was never seen
-        return Drift(float(known.mean()), None, True)
-    return Drift(float(known.mean()), float(found.mean()), _is_higher(found, known))
+        new_losses = _losses(model, newest)
+    except DataError:  # a value that the rows of the fit did not have, such as a new category
+        return Drift(float(old_losses.mean()), None, True)
+    return Drift(float(old_losses.mean()), float(new_losses.mean()), _is_higher(new_losses, old_losses))
 
 
 def next_ratio(ratio: float, held_out: NDArray[np.float64], trained: NDArray[np.float64]) -> float:
-    """One step up where TD errors are higher in held-out rows than in those of batches, so that critics know the latter
-    by heart. One step down where they are alike."""
+    """Return the next ratio, from TD errors in held-out rows and in rows of batches (`trained`).
+
+    The ratio rises by one step if the errors are higher in held-out rows, because the critics have then memorised the
+    rows of batches. It falls by one step if both mean errors are about equal. Otherwise it stays.
+    """
     low, high = RATIOS
     if _is_higher(held_out, trained):
         return min(high, round(ratio + RATIO_STEP, 6))
-    if held_out.mean() <= (1 + _ALIKE) * trained.mean():
+    if held_out.mean() <= (1 + _SAME) * trained.mean():
         return max(low, round(ratio - RATIO_STEP, 6))
     return ratio
 
 
 def td_errors(function: Relevance, rows: Transitions) -> NDArray[np.float64]:
-    """What the agent says about rows, checked. (N,)"""
-    found = np.asarray(function(rows), np.float64)
-    if found.shape != (len(rows),) or not np.isfinite(found).all():
-        got = f"shape {found.shape}" if found.shape != (len(rows),) else "NaN or an infinity"
+    """Return the absolute TD errors (N,) that `function` computes for `rows`. Raises an error if they are invalid."""
+    errors = np.asarray(function(rows), np.float64)
+    if errors.shape != (len(rows),) or not np.isfinite(errors).all():
+        got = f"shape {errors.shape}" if errors.shape != (len(rows),) else "NaN or an infinity"
         raise DataError(f"td_error: expected one finite number for each of {len(rows):,} rows, got {got}")
-    return np.abs(found)
+    return np.abs(errors)
 
 
 def spread_over(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """At most as many of the places as are looked at, evenly spread."""
+    """Return all places, or `_MEASURED` evenly spaced ones if there are more."""
     if len(places) <= _MEASURED:
         return places
     return places[np.linspace(0, len(places) - 1, _MEASURED).astype(np.int64)]
 
 
-def _is_higher(ones: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether the mean is, by a share of it and by more than chance explains."""
-    more = ones.mean() - others.mean()
-    error = math.sqrt(ones.var() / len(ones) + others.var() / len(others))
-    return bool(more > _MORE * others.mean() and more > _ERRORS * error)
+def _is_higher(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
+    """Test whether the mean of `first` is clearly higher than that of `second`, and not only by chance."""
+    difference = first.mean() - second.mean()
+    error = math.sqrt(first.var() / len(first) + second.var() / len(second))
+    return bool(difference > _RELATIVE_INCREASE * second.mean() and difference > _STANDARD_ERRORS * error)
 
 
 @torch.no_grad()
 def _losses(model: Synthesizer, rows: Transitions) -> NDArray[np.float64]:
-    """The denoising loss of each row, or of as many as are looked at, under the same noise every time. (N,)"""
+    """Return the denoising loss of each row (N,). If there are more than `_MEASURED` rows, that many are measured.
+
+    The noise is the same in every call. Fewer rows are repeated, with different noise, up to `_MEASURED` or more.
+    """
     rows = rows[spread_over(np.arange(len(rows)))]
     matrix = torch.from_numpy(model.matrix(rows).astype(np.float32)).to(model.device)
     times = -(-_MEASURED // len(matrix))
     generator = compute.generator(model.device, 0, _NOISE)
     problem = draw_problem(matrix.repeat(times, 1), model.settings.noise, generator)
     conditions = model.conditions.count
-    told = (matrix.new_full((len(problem.inputs), conditions), math.nan),) if conditions else ()
+    unknown = (matrix.new_full((len(problem.inputs), conditions), math.nan),) if conditions else ()  # NaN: not given
     with compute.matmul_precision("float32"):
-        found = model.network(problem.inputs, problem.c_noise, *told).float()
-    errors = (found - problem.target).square().mean(1).view(times, -1).mean(0)
-    losses: NDArray[np.float64] = errors.clamp(max=_MOST).double().cpu().numpy()
+        outputs = model.network(problem.inputs, problem.c_noise, *unknown).float()
+    errors = (outputs - problem.target).square().mean(1).view(times, -1).mean(0)
+    losses: NDArray[np.float64] = errors.clamp(max=_LARGEST_LOSS).double().cpu().numpy()
     return losses

@@ -1,4 +1,4 @@
-"""Refresh in another process, without blocking the agent. The processes communicate through files in a folder."""
+"""Run a refresh in another process, so that the agent can continue. The processes exchange files in a folder."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from synther.synthesizer import Synthesizer
 
 
 class Failed(SyntherError):
-    """The process ended without a result."""
+    """Raised if the background process could not start or ended without a result."""
 
 
 class Threads:
-    """The PyTorch threads of this process. Half of them are given up while a background process computes.
+    """The PyTorch threads of this process. While a background process runs, this process uses only half of them.
 
-    Two processes that both use every core block each other: a thread waits for another thread, which waits for a core
-    that the other process uses.
+    If both processes used every core, they would block each other: a thread would wait for another thread of its
+    process, which waits for a core that the other process uses.
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,11 @@ class Threads:
 
     @property
     def spare(self) -> int:
-        """Threads for a background process."""
+        """Number of threads for a background process."""
         return max(1, (self._all if self._borrowers else torch.get_num_threads()) // 2)
 
     def lend(self) -> None:
+        """Reduce the threads of this process, when a background process starts."""
         if self._borrowers == 0:
             self._all = torch.get_num_threads()
             self._kept = max(1, self._all - self.spare)
@@ -49,8 +50,9 @@ class Threads:
         self._borrowers += 1
 
     def take_back(self) -> None:
+        """Use all threads again, when the last background process has ended."""
         self._borrowers -= 1
-        if self._borrowers == 0 and torch.get_num_threads() == self._kept:  # unless the user has changed the number
+        if self._borrowers == 0 and torch.get_num_threads() == self._kept:  # False if the user changed the number
             torch.set_num_threads(self._all)
 
 
@@ -58,7 +60,7 @@ THREADS = Threads()
 
 
 class Background:
-    """A running job. It ends with this object and with the process that started it."""
+    """A job that runs in another process. That process ends with this object and with the process that started it."""
 
     def __init__(self, job: Job) -> None:
         self._device, self._precision = job.device, job.precision
@@ -85,11 +87,11 @@ class Background:
         self._process.wait()
 
     def result(self) -> Generation:
-        """Wait for the job and return its result. Raises `Failed` if there is none."""
+        """Wait for the job and return its result. Raises `Failed` if it has no result."""
         try:
             if self._process.wait() != 0:
-                said = (self._folder / "errors").read_text(errors="replace").strip().splitlines()
-                raise Failed(f"{said[-1] if said else 'no message'} (exit code {self._process.returncode})")
+                lines = (self._folder / "errors").read_text(errors="replace").strip().splitlines()
+                raise Failed(f"{lines[-1] if lines else 'no message'} (exit code {self._process.returncode})")
             return self._read()
         except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:  # damaged files
             raise Failed(f"its result cannot be read: {error}") from error
@@ -103,12 +105,12 @@ class Background:
         return Generation(model, rows, **json.loads((folder / "seconds.json").read_text()))
 
     def close(self) -> None:
-        """End the process, even if it is not done."""
+        """End the process, even if its job is not finished."""
         self._end()
 
 
 def work(folder: Path) -> None:
-    """The work of the other process."""
+    """Run the job in `folder` and write its results to the same folder. Called in the background process."""
     generation = Job.load(folder).run(Silent())
     generation.model.save(folder / "model.safetensors")
     save_file({"rows": generation.rows}, folder / "rows.safetensors")
@@ -117,12 +119,18 @@ def work(folder: Path) -> None:
 
 
 def _started(folder: Path, threads: int) -> subprocess.Popen[bytes]:
-    """Start a process with the same module path. Ctrl-C does not reach it."""
+    """Start the background process, with the same module path as this process. Ctrl-C does not reach it."""
     modules = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with (folder / "errors").open("wb") as errors:
-        # Not multiprocessing: it runs the caller's script again if that has no __main__ guard.
+        # multiprocessing would run the caller's script again if it has no __main__ guard.
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "synther.replay.worker", str(folder)],  # -P: without the working folder
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "synther.replay.worker",
+                str(folder),
+            ],  # -P: do not import from the working folder
             env={**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.PIPE,
             stdout=errors,
@@ -132,7 +140,8 @@ def _started(folder: Path, threads: int) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path, owner: int, lender: Threads | None) -> None:
-    if os.getpid() != owner:  # a fork of the owner, which has a copy of this object
+    """Kill the background process, remove its folder and take back its threads."""
+    if os.getpid() != owner:  # this process is a fork of the owner, with a copy of the `Background` object
         return
     process.kill()
     process.wait()

@@ -1,4 +1,4 @@
-"""The layout of transitions in a matrix, one row per line, and the batches drawn from it."""
+"""The layout of transitions in a matrix with one transition per row, and the batches that are drawn from it."""
 
 from __future__ import annotations
 
@@ -37,27 +37,29 @@ class Batch(NamedTuple):
     terminal: Tensor
     """(B,), 0 or 1"""
     synthetic: Tensor
-    """(B,) bool: which rows are generated"""
+    """(B,) bool: which rows are synthetic"""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Observation, action, reward, terminal, next observation and extra columns, as float32."""
+    """Layout of a float32 matrix of rows: observation, action, reward, terminal, next observation, extra columns."""
 
     observation: int
+    """Number of columns of an observation."""
     action: int
+    """Number of columns of an action."""
     whole: bool = False
     """Whether actions are integers."""
     flat: bool = False
-    """Whether an action is a single integer, with shape (N,)."""
+    """Whether an action is a single integer, so that actions have shape (N,)."""
     action_space: Space | None = None
     observation_space: Space | None = None
     extra: tuple[tuple[str, int], ...] = ()
-    """Name and width of each extra column. Width 0: a single number, with shape (N,)."""
+    """Name and width of each extra field. Width 0: a single number per row, with shape (N,)."""
 
     @classmethod
     def of(cls, rows: Transitions) -> Columns:
-        """The columns of `rows`."""
+        """Return the layout of `rows`."""
         action = rows.action.reshape(len(rows), -1)
         boxed = any(isinstance(part, Box) for part in rows.action_space or ())
         whole = rows.action.dtype.kind in "iu" and not boxed
@@ -68,15 +70,17 @@ class Columns:
 
     @property
     def width(self) -> int:
+        """Number of columns of the matrix."""
         return self._pairs_end + sum(max(1, width) for _, width in self.extra)
 
     @property
     def _pairs_end(self) -> int:
+        """Number of columns without extra columns."""
         return 2 * self.observation + self.action + 2
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """The columns of each field; those of extra columns are under `extra/NAME`."""
+        """The columns of each field in the matrix. Extra fields have the key `extra/NAME`."""
         pair = self.observation + self.action
         places = {
             "observation": slice(0, self.observation),
@@ -92,7 +96,10 @@ class Columns:
         return places
 
     def pack(self, rows: Transitions) -> Matrix:
-        """The rows as a matrix (N, width). Raises an error for other shapes and for values that float32 cannot hold."""
+        """Return the rows as a matrix (N, width).
+
+        Raises an error if rows have other shapes than this layout, or values that float32 cannot represent.
+        """
         if rows.extra.keys() != dict(self.extra).keys():
             raise DataError(
                 f"the rows have the extra columns {', '.join(rows.extra) or 'none'}, earlier rows had "
@@ -102,15 +109,15 @@ class Columns:
         arrays = rows.modelled()
         with np.errstate(over="ignore"):
             for name, place in self.places.items():
-                values, into = arrays[name].reshape(len(rows), -1), matrix[:, place]
-                if values.shape[1] != into.shape[1]:
+                values, target = arrays[name].reshape(len(rows), -1), matrix[:, place]
+                if values.shape[1] != target.shape[1]:
                     raise DataError(
-                        f"{name} has {values.shape[1]} columns, earlier rows had {into.shape[1]}: expected the same; "
+                        f"{name} has {values.shape[1]} columns, earlier rows had {target.shape[1]}: expected the same; "
                         "a replay buffer belongs to one environment"
                     )
-                into[:] = values
+                target[:] = values
         if not np.isfinite(matrix).all():
-            raise DataError("a value is too large for float32, in which rows are kept: divide it by a constant")
+            raise DataError("a value is too large for float32, the type of stored rows: divide it by a constant")
         if self.whole:
             actions = rows.action.ravel()
             wrong = (actions != np.rint(actions)) | (np.abs(actions) > EXACT)
@@ -121,7 +128,7 @@ class Columns:
         return matrix
 
     def pack_parts(self, parts: Iterable[Transitions], count: int) -> Matrix:
-        """`pack` for `count` rows that come in parts."""
+        """Pack `count` rows that come in several parts, see `pack`."""
         matrix = np.empty((count, self.width), np.float32)
         filled = 0
         for part in parts:
@@ -132,7 +139,7 @@ class Columns:
         return matrix
 
     def transitions(self, matrix: Matrix, timeout: NDArray[np.bool_] | None = None) -> Transitions:
-        """The rows of a matrix (N, width) that `pack` made."""
+        """Convert a matrix (N, width) that `pack` returned back to rows."""
         fields = {name: matrix[:, place] for name, place in self.places.items()}
         action = fields["action"].astype(np.int64) if self.whole else fields["action"]
         return Transitions(
@@ -148,7 +155,7 @@ class Columns:
         )
 
     def batch(self, rows: Tensor, synthetic: Tensor) -> Batch:
-        """Rows (B, width) as a `Batch`."""
+        """Convert rows (B, width) to a `Batch`. `synthetic` (B,) marks synthetic rows."""
         fields = {name: rows[:, place] for name, place in self.places.items()}
         action = fields["action"].long() if self.whole else fields["action"]
         return Batch(
@@ -167,7 +174,7 @@ class Columns:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Columns:
-        told = checked(entry, dict[str, Any], "columns")
-        action, observation = (spaces.from_json(told.pop(f"{name}_space", None)) for name in ("action", "observation"))
-        columns: Columns = checked(told, cls, "columns")
+        rest = checked(entry, dict[str, Any], "columns")
+        action, observation = (spaces.from_json(rest.pop(f"{name}_space", None)) for name in ("action", "observation"))
+        columns: Columns = checked(rest, cls, "columns")
         return replace(columns, action_space=action, observation_space=observation)

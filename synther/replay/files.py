@@ -1,7 +1,7 @@
-"""A replay saved in a folder: rows and counters in one file, the generator in another.
+"""Save a replay to a folder and read it: rows and counters are in one file, the generator is in another.
 
-`replay.safetensors` names the file of its generator and is written last, atomically. So if the process is killed while
-saving, the previously saved replay is still complete.
+`replay.safetensors` contains the name of its generator's file. It is written last and atomically. So if the process is
+killed while it saves, the previously saved replay is still complete.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ROWS, _MODELS = "replay.safetensors", ("model-0.safetensors", "model-1.safetens
 def write(
     path: str | os.PathLike[str], described: Mapping[str, Any], tensors: dict[str, Tensor], model: Synthesizer | None
 ) -> None:
-    """Save a replay to a folder. A replay that is already there is replaced."""
+    """Save a replay to a folder. It replaces a replay that is already in the folder."""
     folder = Path(path).expanduser()
     if folder.exists() and not folder.is_dir():
-        raise FormatError(f"{path} is a file: expected the name of a folder for the replay")
+        raise FormatError(f"{path} is a file: expected a folder for the replay")
     free = _MODELS[_old_model(folder) == _MODELS[0]]
     if model is not None:
         model.save(folder / free)
@@ -45,7 +45,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dict[str, Tensor], Synthesizer | None]:
-    """Read what `write` has saved."""
+    """Read a replay that `write` has saved. Return its description, its tensors and its generator, if it has one."""
     folder = Path(path).expanduser()
     file = folder / _ROWS
     if not file.is_file():
@@ -56,14 +56,14 @@ def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dic
     with safe_open(file, "pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
     name = metadata.get("model")
-    if name not in ("", *_MODELS):  # no path, which could lead to any other file
+    if name not in ("", *_MODELS):  # a path in a manipulated file could lead to any other file
         raise FormatError(f"{file} names the model {name!r}: expected one of {', '.join(_MODELS)}")
     model = Synthesizer.load(folder / name, device=device) if name else None
     return parse(metadata.get("replay", "null"), _Described, f"{file}: replay"), tensors, model
 
 
 class _Described(TypedDict):
-    """What the replay itself has to say."""
+    """The required part of a replay's description, see `SyntheticRows._described`."""
 
     options: dict[str, Any]
     device: str
@@ -72,7 +72,10 @@ class _Described(TypedDict):
 
 
 def _old_model(folder: Path) -> str | None:
-    """The model file of the current replay, which must stay until the new one is complete. None if it is unreadable."""
+    """Return the name of the current replay's generator file, or None if there is no readable replay.
+
+    This file must stay until the new replay is complete.
+    """
     try:
         return _metadata(folder / _ROWS).get("model")
     except FormatError:

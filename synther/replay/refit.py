@@ -1,6 +1,7 @@
-"""Refresh: fit generators on real rows and sample synthetic rows, as a function of its inputs.
+"""Refresh generators: fit them on real rows and sample synthetic rows.
 
-`SyntheticReplay` refreshes one generator. Online runs refresh those of all seeds together: see `Generators`.
+The result of a refresh depends only on its inputs, which are collected in a `Job`. `SyntheticReplay` refreshes one
+generator. Online runs refresh the generators of all seeds together, see `Generators`.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ log = logging.getLogger(__name__)
 Refit = Literal["warm", "scratch"]
 
 WARM_SHARE, WARM_STEPS = 0.2, 10_000
-"""A warm fit has this fraction of the usual steps, and at most this many steps."""
+"""A warm fit has this fraction of the preset's steps, and at most this many steps."""
 FITS, HELD_OUT = 4, 5
-"""Random streams of online runs, beside those of their agents and environments."""
+"""Random streams of fits and of held-out rows in online runs. Agents and environments use other streams."""
 PATIENCE = 5
 """A warm fit stops after this many measurements without a better held-out loss."""
 
 
 def usual_samples(device: torch.device) -> int:
-    """Default number of synthetic rows: a million as in the paper, or 100,000 on a CPU."""
+    """Return the default number of synthetic rows: a million on a GPU, as in the paper, or 100,000 on a CPU."""
     return 1_000_000 if device.type == "cuda" else 100_000
 
 
@@ -55,27 +56,28 @@ class Refresh:
     """Record of a refresh."""
 
     number: int
-    """Counted from 0."""
+    """Number of the refresh, counted from 0."""
     added: int
-    """Real rows added before it started."""
+    """Number of real rows that were added before the refresh."""
     rows: int
-    """Real rows in the buffer when it started."""
+    """Number of real rows in the buffer at the start of the refresh."""
     samples: int
-    """Synthetic rows to generate."""
+    """Number of synthetic rows to generate."""
     kept: bool = False
-    """Whether its generator and rows are used."""
+    """Whether the refresh succeeded, so that its generator and rows are used."""
     steps: int = 0
+    """Number of steps of the fit."""
     held_out: float | None = None
-    """Final loss on held-out rows, on which no fit has trained."""
+    """Final loss on held-out rows, which no fit has learned from."""
     fit_seconds: float = 0.0
     sample_seconds: float = 0.0
     reason: str = ""
-    """Why it was not kept."""
+    """Error message of a refresh that failed."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A generator, its rows, and the time they took."""
+    """Result of a refresh: the generator, its rows, and the seconds for both."""
 
     model: Synthesizer
     rows: Matrix
@@ -83,7 +85,7 @@ class Generation:
     sample_seconds: float
 
     def recorded(self, begun: Refresh) -> Refresh:
-        """The record of a finished refresh."""
+        """Complete the record `begun` of this refresh."""
         return recorded(begun, self.model, fit_seconds=self.fit_seconds, sample_seconds=self.sample_seconds)
 
 
@@ -95,20 +97,20 @@ class Job:
     rows: Transitions
     """The real rows."""
     held_out: NDArray[np.bool_]
-    """Which real rows are held out from every fit."""
+    """(N,): which real rows are held out from every fit."""
     settings: Settings
     samples: int
     seed: int
     device: str = "auto"
     precision: compute.Precision = "auto"
     start: Synthesizer | None = None
-    """The model whose weights the fit starts from."""
+    """A warm fit starts from the weights of this model."""
     relevant: Relevant | None = None
-    """Which rows are asked for, where not all are alike."""
+    """The condition on the synthetic rows. None: they are distributed like the real rows."""
     condition: NDArray[np.float64] | None = None
-    """Relevance of each row, where it was computed before."""
+    """(N,): relevance of each real row, if it was computed before."""
     guide: Guide | Gradient | None = None
-    """What moves rows while they are drawn. Another process cannot be sent one."""
+    """Guide for sampling. It cannot be sent to another process, so `save` leaves it out."""
 
     @classmethod
     def of(
@@ -124,10 +126,10 @@ class Job:
         places: NDArray[np.int64] | None = None,
         **how: Any,
     ) -> Job:
-        """A refresh on `rows`. `gone` earlier rows are no longer in the buffer.
+        """Return the job of a refresh on `rows`. `gone` is the number of earlier rows that are no longer in the buffer.
 
-        `stream` is that of the random numbers which say what is held out, `before` the generator of the refresh before.
-        Where rows are not in the order in which they were added, `places` names the place of each one in its ring.
+        `stream` is the random stream that selects held-out rows. `before` is the generator of the previous refresh. If
+        rows are not in the order in which they were added, `places` has the index of each row in its ring buffer.
         """
         if places is None:
             places = np.arange(gone, gone + len(rows))
@@ -137,6 +139,7 @@ class Job:
         return cls(columns, rows, held_out, fit, start=start, **how)
 
     def run(self, progress: Progress) -> Generation:
+        """Fit the generator and sample the synthetic rows."""
         began = time.monotonic()
         (model,) = fit_all([self], progress)
         if isinstance(model, SyntherError):
@@ -146,7 +149,7 @@ class Job:
         return Generation(model, rows, fitted - began, time.monotonic() - fitted)
 
     def save(self, folder: Path) -> None:
-        """Save the job to a folder, for another process."""
+        """Save the job, except its guide, to a folder. Another process can then `load` and run it."""
         names = ("samples", "seed", "device", "precision")
         described: dict[str, Any] = {name: getattr(self, name) for name in names}
         described["relevant"] = None if self.relevant is None else asdict(self.relevant)
@@ -173,7 +176,7 @@ class Job:
 
 
 def fit_all(jobs: Sequence[Job], progress: Progress) -> list[Synthesizer | SyntherError]:
-    """Fit the generators of all jobs together. A failed fit gives its error instead."""
+    """Fit the generators of all jobs together. Return one model per job, or the error if its fit failed."""
     models = [Synthesizer(job.settings, device=job.device, precision=job.precision, seed=job.seed) for job in jobs]
     how: Any = {"starts": [job.start for job in jobs], "held_out": [job.held_out for job in jobs]}
     conditions = [_condition(job) for job in jobs]
@@ -181,6 +184,7 @@ def fit_all(jobs: Sequence[Job], progress: Progress) -> list[Synthesizer | Synth
 
 
 def _condition(job: Job) -> Any:
+    """Return the condition that the job's generator is fitted with, or None."""
     if job.relevant is None:
         return None
     name = job.relevant.relevance
@@ -188,7 +192,7 @@ def _condition(job: Job) -> Any:
 
 
 def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float) -> Refresh:
-    """The record of a finished refresh."""
+    """Complete the record `begun` of a refresh, from its model or the error of its fit."""
     if isinstance(model, SyntherError):
         return replace(begun, reason=str(model), **seconds)  # type: ignore[arg-type]
     held_out = model.measured.get("held_out")
@@ -204,15 +208,17 @@ def drawn(
     relevant: Relevant | None = None,
     guide: Guide | Gradient | None = None,
 ) -> Matrix:
-    """Sample synthetic rows, packed as a matrix."""
-    asked = {"guide": guide, **({} if relevant is None else relevant.asked())}
-    return columns.pack_parts(model.sample_blocks(samples, seed=seed, **asked, progress=progress), samples)
+    """Sample synthetic rows and return them as a matrix (samples, width)."""
+    wishes = {"guide": guide, **({} if relevant is None else relevant.asked())}
+    return columns.pack_parts(model.sample_blocks(samples, seed=seed, **wishes, progress=progress), samples)
 
 
 def held_out_rows(stream: Sequence[int], places: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either.
+    """Return a mask of the held-out rows (N,). Each row is held out with probability `share`, but never all rows.
 
-    A place is the number of a row, counted from the first ever added, or its place in a ring.
+    The choice depends only on `stream` and the row's place, so a row that is held out once is held out from all later
+    fits. So a warm start has not learned from it either. A place is the number of a row, counted from the first row
+    ever added, or its index in a ring buffer.
     """
     if not len(places):
         return np.zeros(0, bool)
@@ -225,15 +231,16 @@ def held_out_rows(stream: Sequence[int], places: NDArray[np.int64], share: float
 
 
 def seed_of(*key: int) -> int:
-    """Seed of a fit and its samples, below 2**31; larger seeds are reserved by `Synthesizer`."""
+    """Return the seed of a fit and its samples, below 2**31. `Synthesizer` uses larger seeds for other purposes."""
     return int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1
 
 
 def settings_for(settings: Settings, refit: Refit, *, first: bool, measured: bool) -> Settings:
-    """Settings of a refresh's fit: unchanged for `scratch`; `warm` stops when the held-out loss no longer falls.
+    """Return the settings of a refresh's fit.
 
-    A warm fit that is not the `first` one has fewer steps, over which its learning rate falls to 0. Where no held-out
-    loss is `measured`, for want of rows, no patience can run out.
+    A `scratch` fit uses `settings` unchanged. A `warm` fit stops early when the held-out loss no longer falls. If it is
+    not the `first` fit, it also has fewer steps, over which its learning rate falls to 0. If no held-out loss is
+    `measured`, because there are too few rows, a fit never stops early.
     """
     changes: dict[str, Any] = {}
     if not measured:
@@ -251,9 +258,9 @@ class Real(NamedTuple):
     rows: Transitions
     columns: Columns
     gone: int
-    """Earlier rows that are no longer in the buffer."""
+    """Number of earlier rows that are no longer in the buffer."""
     relevance: NDArray[np.float64] | None = None
-    """Of each row, where the agent tells it."""
+    """(N,): relevance of each row, if the agent computes it."""
 
 
 class _Known(TypedDict):
@@ -270,10 +277,12 @@ class _Looks(TypedDict):
 
 
 class Generators:
-    """The generators of a run: a file in `folder` for each seed, and the record of every refresh in `refreshes.json`.
+    """The generators of all seeds of an online run.
 
-    A refresh is settled when each of its fits has a file or is recorded as failed. Until then, a resumed run repeats
-    all of them: they are fitted together, and rounding depends on which ones are.
+    Each generator is a file in `folder`. `refreshes.json` in the same folder has the record of every refresh.
+
+    A refresh is settled when each of its fits has a file or is recorded as failed. A resumed run repeats all fits of a
+    refresh that is not settled, because they run together and their rounding errors depend on which ones do.
     """
 
     def __init__(
@@ -294,56 +303,58 @@ class Generators:
         self._known: dict[tuple[int, int], dict[str, Any]] = {(entry["added"], entry["seed"]): entry for entry in known}
 
     def fit(self, step: int, real: Mapping[int, Real], progress: Progress) -> None:
-        """Fit the generators of some members after `step`, unless that is settled."""
+        """Fit the generators of the members in `real` after `step`. Does nothing if this refresh is settled."""
         if all(self.is_settled(member, step) for member in real):
             return
         jobs = [self._job(member, step, own) for member, own in real.items()]
         began = time.monotonic()
         made = fit_all(jobs, progress)
-        seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
+        seconds = (time.monotonic() - began) / len(made)  # per generator, so that the sum is the total time
         for member, job, model in zip(real, jobs, made, strict=True):
             seed = self.seeds[member]
-            number = sum(known < step and whose == seed for known, whose in self._known)
+            number = sum(known_step < step and known_seed == seed for known_step, known_seed in self._known)
             begun = Refresh(number, step, len(job.rows), job.samples)
             self._known[step, seed] = {"seed": seed, **asdict(recorded(begun, model, fit_seconds=seconds))}
             self._write_record()
             if isinstance(model, SyntherError):
-                told = seed, f"{step:,}", model
-                log.warning("the refresh of seed %d after %s steps failed, so it has no new synthetic rows: %s", *told)
+                parts = seed, f"{step:,}", model
+                log.warning("the refresh of seed %d after %s steps failed, so it has no new synthetic rows: %s", *parts)
             else:
-                model.save(self._file(member, step))  # from here on it counts
+                model.save(self._file(member, step))  # this settles the fit
 
     def last(self, member: int, step: int) -> int:
-        """The step of a member's last refresh before `step`, failed or not; 0 if there is none."""
-        tried = [known for known, seed in self._known if seed == self.seeds[member]]
-        return max((found for found in (*tried, *self._steps(member)) if found < step), default=0)
+        """Return the step of a member's last refresh before `step`, including failed ones, or 0 if there is none."""
+        tried = [known_step for known_step, seed in self._known if seed == self.seeds[member]]
+        return max((earlier for earlier in (*tried, *self._steps(member)) if earlier < step), default=0)
 
     def newest(self, member: int, step: int) -> int | None:
-        """The step of a member's newest generator that was fitted after `step` or earlier."""
-        return max((found for found in self._steps(member) if found <= step), default=None)
+        """Return the step of a member's newest generator that was fitted at `step` or earlier, or None."""
+        return max((fitted for fitted in self._steps(member) if fitted <= step), default=None)
 
     def load(self, member: int, step: int) -> Synthesizer:
+        """Load the generator that was fitted for a member after `step`."""
         return Synthesizer.load(self._file(member, step), device=self._device)
 
     def seed(self, stream: int, member: int, step: int) -> int:
+        """Return the seed of a member's random numbers after `step`, for the purpose `stream`."""
         return seed_of(stream, self.seeds[member], step)
 
     def took(self, member: int, step: int, seconds: float) -> None:
-        """Record how long it took to draw the rows."""
-        if (step, self.seeds[member]) in self._known:  # unless the record was removed
+        """Record the seconds that it took to sample the rows."""
+        if (step, self.seeds[member]) in self._known:  # False if the record was removed
             self._known[step, self.seeds[member]]["sample_seconds"] = seconds
             self._write_record()
 
     def looked(self, member: int, look: Look) -> None:
-        """Record what was decided, and why."""
+        """Record a check of a member's generator in `looks.json`: the measured numbers and the decision."""
         seed, file = self.seeds[member], self.folder / "looks.json"
         known = read_object(file, _Looks)["looks"] if file.exists() else []
         before = [entry for entry in known if (entry["added"], entry["seed"]) != (look.added, seed)]
         write_object(file, {"looks": [*before, {"seed": seed, **asdict(look)}]})
-        log.info("look at the generator of seed %d after %s steps: %s", seed, f"{look.added:,}", look)
+        log.info("checked the generator of seed %d after %s steps: %s", seed, f"{look.added:,}", look)
 
     def tidy(self) -> None:
-        """Remove the generators that newer ones have replaced."""
+        """Remove the files of all but the newest generator of each seed."""
         for member in range(len(self.seeds)):
             for step in sorted(self._steps(member))[:-1]:
                 self._file(member, step).unlink()
@@ -366,7 +377,7 @@ class Generators:
         )
 
     def is_settled(self, member: int, step: int) -> bool:
-        """Whether a refresh after `step` has come to its end, well or not."""
+        """Return whether a member's refresh after `step` is finished: its generator has a file, or its fit failed."""
         failed = not self._known.get((step, self.seeds[member]), {"kept": True})["kept"]
         return failed or self._file(member, step).exists()
 
@@ -374,6 +385,7 @@ class Generators:
         write_object(self._record, {"refreshes": list(self._known.values())})
 
     def _steps(self, member: int) -> list[int]:
+        """Return the steps after which the member's generators in the folder were fitted."""
         files = self.folder.glob(f"generator-{self.seeds[member]}-*.safetensors")
         return [int(file.stem.rpartition("-")[2]) for file in files]
 

@@ -1,4 +1,4 @@
-"""A ring buffer of rows on a device: the newest `capacity` rows."""
+"""Ring buffer that keeps the newest `capacity` rows on a device."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from synther import compute
 from synther.errors import ConfigError, DataError
 
 _REDRAWS = 6
-"""Times that a place is drawn again if its row is not to be drawn. If 1 row in 20 is not, 1 draw in 10**9 is wrong."""
+"""How often a draw of an excluded row is repeated. If 1 row in 20 is excluded, 1 draw in 10**9 returns one anyway."""
 
 
 class Ring:
-    """Rows (capacity, width). New rows overwrite the oldest ones."""
+    """Ring buffer of rows (capacity, width). New rows overwrite the oldest ones."""
 
     def __init__(self, capacity: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         if capacity < 1:
@@ -30,7 +30,7 @@ class Ring:
         advice = "lower the capacity or the samples of the replay, or keep it on the CPU"
         with compute.working_on(self.device, advice), torch.inference_mode(False):  # rows may be added in any mode
             self.matrix = torch.empty(self.capacity, width, device=self.device, dtype=dtype)
-        self._array = _seen_by_numpy(self.matrix)
+        self._array = _numpy_view(self.matrix)
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -50,15 +50,16 @@ class Ring:
         self.added += count
 
     def _put(self, first: int, rows: NDArray[Any]) -> None:
-        if self._array is not None:  # ten times faster for a single row
+        if self._array is not None:  # ten times faster than PyTorch for a single row
             self._array[first : first + len(rows)] = rows
         else:
             self.matrix[first : first + len(rows)] = torch.from_numpy(rows)
 
     def sample(self, count: int, generator: torch.Generator, without: Tensor | None = None) -> Tensor:
-        """Draw `count` rows uniformly, with replacement. (count, width)
+        """Draw `count` rows (count, width) uniformly, with replacement.
 
-        `without` marks places (capacity,), a small share, whose rows are not drawn.
+        `without` is a mask (capacity,) of places that are not drawn. It may only mark a small share of them, see
+        `_REDRAWS`.
         """
         if not self.added:
             raise DataError("there are no rows to sample from: add some first")
@@ -72,12 +73,15 @@ class Ring:
         return torch.randint(len(self), (count,), generator=generator, device=self.device)
 
     def by_age(self) -> Tensor:
-        """A copy of all rows, oldest first. (len, width)"""
+        """Return a copy of all rows (N, width), oldest first."""
         oldest = self.added % self.capacity if self.added > self.capacity else 0
         return torch.cat([self.matrix[oldest : len(self)], self.matrix[:oldest]])
 
     def restore(self, rows: Tensor, added: int) -> None:
-        """Restore the ring that returned `rows` from `by_age` after `added` rows, with each row at its old index."""
+        """Restore a ring from the `rows` that its `by_age` returned when `added` rows had been added.
+
+        Each row gets its old index.
+        """
         if len(rows) != min(added, self.capacity):
             expected = min(added, self.capacity)
             raise DataError(f"expected the {expected} rows of a ring after {added} were added, got {len(rows)}")
@@ -85,8 +89,11 @@ class Ring:
         self.add(rows.numpy())
 
     def __getstate__(self) -> dict[str, Any]:
-        """The filled rows as a NumPy array. Pickling the tensor would move it to shared memory, in this process too, so
-        that `_array` would no longer share its memory."""
+        """Return the state for pickling, with the rows as a NumPy array.
+
+        Pickling the tensor would move it to shared memory, in this process too. `_array` would then no longer be a
+        view of it.
+        """
         return {**self.__dict__, "matrix": self.matrix[: len(self)].cpu().numpy(), "_array": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,6 +103,6 @@ class Ring:
         self.matrix[: len(rows)] = rows
 
 
-def _seen_by_numpy(matrix: Tensor) -> NDArray[Any] | None:
-    """A NumPy view of the matrix, if it is on the CPU."""
+def _numpy_view(matrix: Tensor) -> NDArray[Any] | None:
+    """Return a NumPy view of the matrix, or None if it is not on the CPU."""
     return matrix.numpy() if matrix.device.type == "cpu" else None

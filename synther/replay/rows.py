@@ -1,4 +1,4 @@
-"""`SyntheticRows`: synthetic rows that a generator makes again and again, from real rows that are kept elsewhere."""
+"""`SyntheticRows`: keeps synthetic rows and regenerates them at each refresh. The real rows are stored elsewhere."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 _OPTIONS = ("refresh_every", "samples", "refit", "replace", "background", "seed", "precision")
 _BATCHES, _FITS, _HELD_OUT = range(3)  # random streams, one per purpose
-_SEVERAL = 64  # rows of which some are not held out
+_SEVERAL = 64  # among this many rows, some are not held out
 
 
 class ReplayOptions(TypedDict, total=False):
-    """The options of `SyntheticRows`, and of everything that is built on it."""
+    """The options of `SyntheticRows` and of all buffers that use it."""
 
     ratio: float | Literal["auto"]
     td_error: Relevance | None
@@ -65,24 +65,25 @@ class ReplayOptions(TypedDict, total=False):
 
 
 def check_options(options: Iterable[str], *others: str) -> None:
-    """Refuse names that are neither options of a replay nor `others`."""
+    """Raise an error for names that are neither options of a replay nor in `others`."""
     known = [*others, *ReplayOptions.__annotations__]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(known)}"
-            raise ConfigError(f"unknown option {name}: {meant}")
+            hint = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(known)}"
+            raise ConfigError(f"unknown option {name}: {hint}")
 
 
 class SyntheticRows:
-    """The newest `samples` synthetic rows. A refresh fits the generator on real rows and replaces them.
+    """Keeps the newest `samples` synthetic rows. A refresh fits the generator on real rows and replaces synthetic rows.
 
-    `SyntheticReplay`, which documents the options, keeps the real rows too. Buffers of other libraries keep them in
-    their own way, call `refresh` with them when it is `due`, and ask `split` how many rows of a batch to `draw` here.
+    `SyntheticReplay` also stores the real rows; it documents the options. Buffers for other libraries store real rows
+    in their own way. They call `refresh_on` with these rows when a refresh is `due`, and use `split` to find out how
+    many rows of a batch to `draw` from here.
     """
 
     withholds: ClassVar[bool] = False
-    """Whether there are real rows that batches do not contain."""
+    """Whether the buffer can keep held-out rows out of batches, which `ratio="auto"` needs."""
 
     def __init__(
         self,
@@ -133,19 +134,19 @@ class SyntheticRows:
         self.td_error, self.adapts_ratio = td_error, ratio == "auto"
         if self.adapts_ratio != (td_error is not None):
             raise ConfigError(
-                "ratio='auto' and td_error=f belong together, where f takes Transitions to their TD errors (N,): "
-                f"got ratio {ratio!r} and td_error {td_error!r}"
+                "ratio='auto' needs td_error=f, a function that returns the TD errors (N,) of Transitions, and other "
+                f"ratios take no td_error: got ratio {ratio!r} and td_error {td_error!r}"
             )
         if self.adapts_ratio and not self.withholds:
             raise ConfigError(
-                "ratio='auto' needs real rows that no batch contains, which this buffer cannot keep back: choose a "
-                "number, or use SyntheticReplay"
+                "ratio='auto' needs real rows that no batch contains, and this buffer cannot keep rows out of batches: "
+                "choose a number, or use SyntheticReplay"
             )
         if self.adapts_ratio or refresh == "auto":
             adapting.check_holdout(self.settings.fit.holdout)
         self.mixture = Mixture(adapting.FIRST_RATIO if isinstance(ratio, str) else ratio, shuffled=shuffled)
         self.looks: list[Look] = []
-        """What `ratio="auto"` and `refresh="auto"` have decided, and why."""
+        """The decisions of `ratio="auto"` and `refresh="auto"`, with the numbers behind them."""
         self.generator = compute.generator(self.device, self.seed, _BATCHES)
         self.columns: Columns | None = None
         self.synthetic: Ring | None = None
@@ -153,7 +154,7 @@ class SyntheticRows:
         self._history: list[Refresh] = []
         self._model: Synthesizer | None = None
         self._running: tuple[Refresh, Background] | None = None
-        self._owed = False  # a refresh was started and then cancelled; it is due again
+        self._owed = False  # whether a refresh was started and then cancelled, so that it is due again
 
     @property
     def history(self) -> list[Refresh]:
@@ -173,9 +174,9 @@ class SyntheticRows:
         return f"{type(self).__name__}({rows:,} rows, ratio {self.mixture.ratio:g}, on {self.device})"
 
     def due(self, added: int, stored: Callable[[], Stored] | None = None) -> bool:
-        """Whether a refresh is due, now that `added` real rows have been added.
+        """Return whether a refresh is due after `added` real rows were added.
 
-        `stored` gives these rows. Without it, nothing adapts.
+        `stored` returns the rows in the buffer. Without it, ratio and refreshes do not adapt.
         """
         if self._running is not None or not self.mixture.ratio > 0:
             return False
@@ -192,7 +193,10 @@ class SyntheticRows:
         return is_time and self.refreshes == "fixed"
 
     def _look(self, added: int, last: int, looked: int, stored: Stored) -> None:
-        """Decide about the refresh and the ratio, and log it."""
+        """Decide whether to refresh, adapt the ratio, and log both decisions.
+
+        `last` and `looked` are the numbers of rows that had been added at the last refresh and at the last check.
+        """
         assert self._model is not None
         held_out = stored.held_out((self.seed, _HELD_OUT), self.settings.fit.holdout)
         found: dict[str, Any] = {"refresh": False, "ratio": self.mixture.ratio}
@@ -207,13 +211,13 @@ class SyntheticRows:
             held_out_error, trained_error = (float(each.mean()) for each in errors)
             found |= {"held_out_error": held_out_error, "trained_error": trained_error, "ratio": self.mixture.ratio}
         self.looks.append(Look(added, **found))
-        log.info("look after %s rows: %s", f"{added:,}", self.looks[-1])
+        log.info("checked the generator after %s rows: %s", f"{added:,}", self.looks[-1])
 
     def refresh_on(self, rows: Transitions, added: int, **where: Any) -> None:
-        """Fit on `rows` and generate synthetic ones now, or start to do so in the background.
+        """Fit on `rows` and generate synthetic rows now, or start both in the background.
 
-        `added` real rows have been added so far. `where` they are stored is said as for `job_on`. A refresh that is
-        already running in the background is cancelled.
+        `added` is the number of real rows that were added so far. `where` are the arguments `gone` and `places` of
+        `job_on`. A refresh that is already running in the background is cancelled.
         """
         self.collect()
         self.close()
@@ -230,9 +234,9 @@ class SyntheticRows:
             self._failed(begun, error)
 
     def job_on(self, rows: Transitions, *, gone: int = 0, places: NDArray[np.int64] | None = None) -> Job:
-        """The work of a refresh on `rows`. The oldest `gone` rows are no longer there.
+        """Return the job of a refresh on `rows`. `gone` is the number of earlier rows that are no longer in the buffer.
 
-        `places` names the place of each row in a ring, if the rows are not in the order in which they were added.
+        If the rows are not in the order in which they were added, `places` has each row's index in its ring buffer.
         """
         again = self.synthetic is not None and len(self.synthetic) > 0
         own = self.relevance
@@ -255,52 +259,57 @@ class SyntheticRows:
         )
 
     def redraw(self, guide: Guide | Gradient | None = None) -> None:
-        """Replace the synthetic rows by others of the present generator, guided by what an agent has learned since.
+        """Replace the synthetic rows by new samples of the current generator, without fitting it again.
 
-        `guide` is by default the replay's own. Batches stay real until the first refresh, which this does not replace.
+        Call it to guide rows by what an agent has learned since the refresh. Default `guide`: the guide of this replay.
+        Raises an error before the first refresh.
         """
         self.collect()
         if self._model is None or self.synthetic is None:
-            raise ConfigError("there is no generator yet to draw rows from: expected redraw after the first refresh")
+            raise ConfigError("there is no generator yet: call redraw after the first refresh")
         seed = int(torch.randint(2**31, (), generator=self.generator, device=self.device))
-        asked, progress = guide if guide is not None else self.guide, resolve(self.progress)
-        rows = drawn(self._model, self._known_columns, self.samples, seed, progress, self.relevant, asked)
+        chosen, progress = guide if guide is not None else self.guide, resolve(self.progress)
+        rows = drawn(self._model, self._known_columns, self.samples, seed, progress, self.relevant, chosen)
         self.synthetic.add(rows)
 
     def held_out_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the rows with these numbers, counted from the first ever added, no generator learns from."""
-        more = np.arange(numbers[0], max(int(numbers[-1]) + 1, int(numbers[0]) + _SEVERAL))
-        marks = held_out_rows((self.seed, _HELD_OUT), more, self.settings.fit.holdout)
+        """Return a mask of the held-out rows among those with the consecutive `numbers`.
+
+        A row's number is its position in the order in which rows were added, counted from 0.
+        """
+        # `held_out_rows` holds out none if it would hold out all, so it always gets several numbers.
+        extended = np.arange(numbers[0], max(int(numbers[-1]) + 1, int(numbers[0]) + _SEVERAL))
+        marks = held_out_rows((self.seed, _HELD_OUT), extended, self.settings.fit.holdout)
         return marks[: len(numbers)]
 
     def split(self, batch_size: int) -> tuple[int, int]:
-        """Numbers of real and synthetic rows in the next batch."""
+        """Return the numbers of real and synthetic rows in the next batch."""
         self.collect()
-        there = self.synthetic is not None and len(self.synthetic) > 0
-        return self.mixture.split(batch_size) if there else (batch_size, 0)
+        has_rows = self.synthetic is not None and len(self.synthetic) > 0
+        return self.mixture.split(batch_size) if has_rows else (batch_size, 0)
 
     def draw(self, count: int) -> Tensor:
-        """Draw `count` synthetic rows with replacement. (count, columns)"""
+        """Draw `count` synthetic rows (count, width) with replacement."""
         if self.synthetic is None:
-            raise ConfigError("there are no synthetic rows yet: expected a draw after the first refresh")
+            raise ConfigError("there are no synthetic rows yet: call draw after the first refresh")
         return self.synthetic.sample(count, self.generator)
 
     def order(self, batch_size: int) -> Tensor | None:
-        """A random order for a batch; None if its real rows come first."""
+        """Return a random order for the rows of a batch, or None if batches are not shuffled."""
         if not self.mixture.shuffled:
             return None
         return torch.randperm(batch_size, generator=self.generator, device=self.device)
 
     def wait(self) -> None:
-        """Wait for a refresh in the background and use its rows."""
+        """Wait until a refresh in the background is finished, and use its rows."""
         if self._running is not None:
             self._running[1].wait()
             self.collect()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save to a folder. After `load`, batches and refreshes continue exactly as they would have here.
+        """Save to a folder. After `load`, batches and refreshes continue exactly as they would have without saving.
 
-        A refresh that is running in the background is not waited for; it is due again after loading.
+        `save` does not wait for a refresh in the background. That refresh is due again after loading.
         """
         self.collect()
         files.write(path, self._described(), {**self._tensors(), "generator": self.generator.get_state()}, self._model)
@@ -316,18 +325,18 @@ class SyntheticRows:
         guide: Guide | Gradient | None = None,
         progress: Progress | bool = True,
     ) -> Self:
-        """Load what `save` has saved. On another kind of device it continues with other random numbers.
+        """Load a replay that was saved with `save`. On another kind of device, its random numbers are different.
 
-        A `relevance` function of your own, a `td_error` and a guide are not in the file: pass them again.
+        Functions are not in the file: pass your own `relevance` function, `td_error` and `guide` again.
         """
         kind = compute.pick_device(device).type
         described, tensors, model = files.read(path, device)
         if relevance is None and described.get("options", {}).get("relevance") == OWN_RELEVANCE:
             raise ConfigError(
-                f"{path} has a relevance function of your own, which is not in it: load(path, relevance=f)"
+                f"{path} was saved with your own relevance function, which is not in the file: load(path, relevance=f)"
             )
         if td_error is None and described.get("options", {}).get("ratio") == "auto":
-            raise ConfigError(f"{path} has a td_error, which is not in it: load(path, td_error=f)")
+            raise ConfigError(f"{path} was saved with a td_error, which is not in the file: load(path, td_error=f)")
         try:
             options = described["options"]
             options["preset"] = Settings.from_json(options["preset"])
@@ -335,36 +344,36 @@ class SyntheticRows:
                 options["precision"] = "auto"
             if options.get("relevance") == OWN_RELEVANCE:
                 options["relevance"] = relevance
-            own: Any = {"td_error": td_error, "guide": guide, "device": device, "progress": progress}
-            found = cls(**cls._given(options), **own)
-            if found.adapts_ratio:
-                found.mixture.ratio = float(described["ratio"])
-            found.looks = checked(described.get("looks", []), list[Look], "looks")
+            arguments: Any = {"td_error": td_error, "guide": guide, "device": device, "progress": progress}
+            replay = cls(**cls._given(options), **arguments)
+            if replay.adapts_ratio:
+                replay.mixture.ratio = float(described["ratio"])
+            replay.looks = checked(described.get("looks", []), list[Look], "looks")
             if model is not None:
-                model.precision = found.precision
-            found._model = model
-            found._owed = described.get("owed", False)  # absent in older files
-            found.mixture.mixed = described["mixed"]
-            found._history = checked(described["history"], list[Refresh], "history")
+                model.precision = replay.precision
+            replay._model = model
+            replay._owed = described.get("owed", False)  # absent in older files
+            replay.mixture.mixed = described["mixed"]
+            replay._history = checked(described["history"], list[Refresh], "history")
             if described["store"] is not None:
-                found._restore(described["store"], tensors)
+                replay._restore(described["store"], tensors)
             if kind == described["device"]:
-                found.generator.set_state(tensors["generator"])
-            return found
-        except Exception as error:  # nearly any, where parts do not fit each other
+                replay.generator.set_state(tensors["generator"])
+            return replay
+        except Exception as error:  # parts of a damaged file that do not match can raise nearly any error
             raise FormatError(f"{path} is a damaged replay file: {error}") from error
 
     def close(self) -> None:
-        """Cancel a refresh that is running in the background. It is due again with the next row."""
+        """Cancel a refresh that is running in the background. It is due again when the next row is added."""
         if self._running is not None:
             self._running[1].close()
             self._running, self._owed = None, True
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickling: a running refresh becomes one that is due, and the random state a NumPy array."""
+        """Return the state for pickling. A running refresh is due again after unpickling."""
         self.collect()
-        own = {"_running": None, "_owed": self._owed or self._running is not None}
-        return {**self.__dict__, **own, "generator": self.generator.get_state().numpy()}
+        changes = {"_running": None, "_owed": self._owed or self._running is not None}
+        return {**self.__dict__, **changes, "generator": self.generator.get_state().numpy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -372,7 +381,7 @@ class SyntheticRows:
         self.generator.set_state(torch.from_numpy(state["generator"].copy()))
 
     def collect(self) -> None:
-        """Use the result of a refresh in the background, if it is done."""
+        """Use the result of a refresh in the background, if it is finished."""
         if self._running is None or not self._running[1].done:
             return
         begun, background = self._running
@@ -388,11 +397,13 @@ class SyntheticRows:
         return self.columns
 
     def _make_room(self, columns: Columns) -> None:
+        """Create the ring buffer of the synthetic rows, or a new one if rows have another width than before."""
         if self.synthetic is None or self._known_columns.width != columns.width:
             self.synthetic = Ring(self.samples, columns.width, self.device)
         self.columns = columns
 
     def _keep(self, begun: Refresh, generation: Generation) -> None:
+        """Use the generator and the rows of a successful refresh."""
         assert self.synthetic is not None
         self._model = generation.model
         self.synthetic.add(generation.rows)
@@ -400,19 +411,20 @@ class SyntheticRows:
         log.info("refresh after %s rows: %s", f"{begun.added:,}", self._history[-1])
 
     def _failed(self, begun: Refresh, error: Exception) -> None:
+        """Record and log a refresh that failed. The old generator and its rows stay."""
         self._history.append(dataclasses.replace(begun, reason=str(error)))
-        kept = "the old synthetic rows stay" if self._model is not None else "batches stay real"
-        log.warning("the refresh after %s rows failed, %s: %s", f"{begun.added:,}", kept, error)
+        result = "the old synthetic rows stay" if self._model is not None else "batches stay real"
+        log.warning("the refresh after %s rows failed, %s: %s", f"{begun.added:,}", result, error)
 
     def _described(self) -> dict[str, Any]:
-        """Everything but tensors and the generator, as JSON."""
+        """Return everything except tensors and the generator, as JSON values."""
         options = {name: getattr(self, name) for name in _OPTIONS}
         ratio = "auto" if self.adapts_ratio else self.mixture.ratio
         options |= {"ratio": ratio, "shuffled": self.mixture.shuffled, "preset": self.settings.to_json()}
         options |= {} if self.refreshes == "fixed" else {"refresh": self.refreshes}
         if self.relevant is not None:
-            asked = self.relevant
-            options |= {"relevance": asked.relevance, "relevant": asked.share, "guidance": asked.guidance}
+            relevant = self.relevant
+            options |= {"relevance": relevant.relevance, "relevant": relevant.share, "guidance": relevant.guidance}
         store = None
         if self.columns is not None and self.synthetic is not None:
             ring = self.synthetic
@@ -433,7 +445,7 @@ class SyntheticRows:
 
     @classmethod
     def _given(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a file as the constructor takes them."""
+        """Convert the options of a saved file to arguments of the constructor."""
         return options
 
     def _restore(self, store: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -443,7 +455,7 @@ class SyntheticRows:
 
 
 def whole(name: str, value: int, least: int = 1) -> int:
-    """Check an option that is a whole number."""
+    """Return an option as int. Raises an error if it is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ConfigError(f"{name} must be a whole number and at least {least}, got {value!r}")
     return int(value)

@@ -1,4 +1,4 @@
-"""Fast path into a replay for rows with the same types and shapes as before: only their values are checked."""
+"""Fast path for adding rows to a replay: if types and shapes are the same as before, only the values are checked."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from synther.data.transitions import ROW_FIELDS
 from synther.replay.columns import EXACT, Columns, Matrix
 
 Given = tuple[Any, Any, Any, Any, Any, Any]
-"""The fields of one or several rows, and timeouts or None, as given by the caller."""
+"""The arguments of `SyntheticReplay.add`: the five fields of one row or of several rows, and timeouts or None."""
 
 _EXACT_64 = 2.0**53
-"""float64 represents all integers up to here, so rounding again to float32 is harmless."""
+"""float64 represents all integers up to this one. Larger integers would be rounded twice, to float64 and to float32."""
 
 
 class Shortcut:
-    """Packs rows that would pass every check. All other rows take the slow path, which reports errors."""
+    """Packs rows that pass every check of the slow path. All other rows take the slow path, which reports errors."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -29,18 +29,18 @@ class Shortcut:
         self._places: list[slice | int] = []
 
     def learn(self, given: Given, count: int) -> None:
-        """Remember types and shapes of rows that have passed every check."""
+        """Remember the types and shapes of `count` rows that have passed every check."""
         self._kinds = tuple(map(_kind, given)) if self._suits(given) else None
         self._count = count
         places, several = [self._columns.places[name] for name in ROW_FIELDS], np.ndim(given[0]) > 1
-        # For several rows a vector is a column; for one row it is a line.
+        # With several rows, a 1-D array is one column of the matrix. With one row, it is a line of the matrix.
         self._places = [
             place.start if several and np.ndim(value) == 1 else place
             for value, place in zip(given[:5], places, strict=True)
         ]
 
     def pack(self, given: Given) -> Matrix | None:
-        """The same as `Columns.pack` (N, width), or None if the slow path is needed."""
+        """Return the same matrix (N, width) as `Columns.pack`, or None if the slow path is needed."""
         if tuple(map(_kind, given)) != self._kinds:
             return None
         matrix = np.empty((self._count, self._columns.width))
@@ -53,7 +53,7 @@ class Shortcut:
         return matrix.astype(np.float32) if np.count_nonzero(inside) == inside.size else None
 
     def _suits(self, given: Given) -> bool:
-        """Whether checking the limits is enough for rows of these types."""
+        """Return whether a check against the limits of each column is enough for rows of these types."""
         known = [value for value in given if value is not None]
         plain = (type(value) is np.ndarray or isinstance(value, (np.generic, float, int)) for value in known)
         if not all(plain):  # for example a masked array
@@ -61,18 +61,19 @@ class Shortcut:
         kinds = [np.asarray(value).dtype.kind for value in known]
         parts = self._columns.action_space or ()
         if kinds[1] == "f":
-            decided = not self._columns.whole and all(isinstance(part, Box) for part in parts)
+            limits_suffice = not self._columns.whole and all(isinstance(part, Box) for part in parts)
         else:
-            decided = not any(isinstance(part, OneHot) for part in parts)
-        return decided and all(kind == "b" for kind in kinds[4:])
+            limits_suffice = not any(isinstance(part, OneHot) for part in parts)
+        return limits_suffice and all(kind == "b" for kind in kinds[4:])
 
 
 def _kind(value: Any) -> Any:
+    """Return the type of `value`, with shape and dtype if it has them."""
     return (type(value), value.shape, value.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value)
 
 
 def _limits(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Smallest and largest value of each column. (width,) each"""
+    """Return the smallest and the largest allowed value of each column, (width,) each."""
     low, high = np.full(columns.width, -_EXACT_64), np.full(columns.width, _EXACT_64)
     action = columns.places["action"]
     if columns.whole:

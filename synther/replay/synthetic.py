@@ -21,7 +21,9 @@ from synther.replay.store import Store
 
 
 class SyntheticReplay(SyntheticRows):
-    """The newest `capacity` real rows and `samples` synthetic rows, regenerated every `refresh_every` real rows.
+    """Replay buffer with the newest `capacity` real rows and `samples` synthetic rows.
+
+    The synthetic rows are generated anew after every `refresh_every` real rows.
 
         replay = SyntheticReplay(1_000_000)
         replay.add(observation, action, reward, next_observation, terminal)
@@ -32,12 +34,13 @@ class SyntheticReplay(SyntheticRows):
     "scratch" fits a new network, as in the paper. A refresh replaces the fraction `replace` of the synthetic rows,
     oldest first. With `background`, it runs in another process.
 
-    With `relevance`, synthetic rows are like the most `relevant` share of the real ones: "reward", "return",
-    "curiosity", or a function that takes rows to one number each. `guidance` above 1 goes further in that direction.
+    With `relevance`, synthetic rows resemble the most relevant real rows. Relevance is "reward", "return",
+    "curiosity", or a function that returns one number for each row. `relevant` is the share of the real rows that
+    counts as relevant. `guidance` above 1 generates even more relevant rows.
 
     `refresh="auto"` refreshes when the generator's loss rises on new rows, instead of at fixed times. `ratio="auto"`
-    adapts the ratio to how well the agent's critics know rows that no batch contains; `td_error` takes rows to the
-    critics' TD errors.
+    adapts the ratio: it compares the critics' TD errors in rows that no batch contains with those in other rows.
+    `td_error` is a function that returns the critics' TD error of each row.
     """
 
     withholds = True
@@ -58,18 +61,18 @@ class SyntheticReplay(SyntheticRows):
             spaces.check_parts(space, name)
         self._store: Store | None = None
         empty = torch.zeros(self.capacity if self.adapts_ratio else 0, dtype=torch.bool, device=self.device)
-        self._marks = empty, 0  # of held-out rows, and for how many rows they are known
+        self._marks = empty, 0  # which places hold held-out rows, and up to which number of added rows this is known
 
     @property
     def store(self) -> Store:
-        """The stored rows. Their columns are known once the first row is added."""
+        """The store of the real rows. Raises an error if no row was added, because the columns are then unknown."""
         if self._store is None:
             raise DataError("the replay is empty: add rows first")
         return self._store
 
     @property
     def added(self) -> int:
-        """Real rows added so far."""
+        """Number of real rows added so far."""
         return 0 if self._store is None else self._store.real.added
 
     def __repr__(self) -> str:
@@ -91,37 +94,42 @@ class SyntheticReplay(SyntheticRows):
         terminal: ArrayLike,
         timeout: ArrayLike | None = None,
     ) -> None:
-        """Add one row: (O,), (A,) or an integer, a number, (O,) and a flag; or N rows, with a leading axis N.
+        """Add one row or N rows.
 
-        If a row is invalid, an error is raised and no row is added. A refresh that is due runs in this call.
+        One row: observations (O,), an action (A,) or an integer, the reward as a number, `terminal` and `timeout` as
+        flags. N rows: the same with a leading axis N. If a row is invalid, an error is raised and no row is added. A
+        refresh that is due runs in this call.
 
-        Rows in which a vector environment resets itself are left out: in the step after an episode, Gymnasium's vector
-        environments (autoreset mode NEXT_STEP) give a row that leads to the next episode, with reward 0. They are
-        recognised where each call adds one row of every environment.
+        Reset rows of vector environments are left out: in the step after an episode, Gymnasium's vector environments
+        (autoreset mode NEXT_STEP) return a row that leads to the next episode, with reward 0. Such rows are recognised
+        if each call adds one row of every environment.
         """
         given = (observation, action, reward, next_observation, terminal, timeout)
-        if self._store is None or not self._store.add_alike(given):
+        if self._store is None or not self._store.add_fast(given):
             self._add_checked(given)
         self.collect()
         if self.due(self.added, self._stored):
             self.refresh()
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw `batch_size` rows with replacement: only real rows until there are synthetic ones, then at the ratio."""
+        """Draw `batch_size` rows with replacement.
+
+        Before the first refresh all rows are real. After it, the share of synthetic rows is the ratio.
+        """
         count, store = whole("batch_size", batch_size), self.store
         self.collect()
         without = self._withheld() if self.adapts_ratio else None
         return store.columns.batch(*self.mixture.draw(store.real, self.synthetic, count, self.generator, without))
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first.
+        """Return the real rows, oldest first.
 
         Timeouts are included if they were always given and each row continues the previous one or starts an episode.
         """
         return self.store.transitions()
 
     def refresh(self) -> None:
-        """Fit on the real rows and generate synthetic ones now, or start to do so in the background.
+        """Fit on the real rows and generate synthetic rows now, or start both in the background.
 
         A refresh that is already running in the background is cancelled.
         """
@@ -133,18 +141,18 @@ class SyntheticReplay(SyntheticRows):
         return Stored(store.columns.transitions(store.real.by_age().cpu().numpy()), self.added - len(self))
 
     def _withheld(self) -> Tensor:
-        """Which places hold rows that no batch contains. (capacity,)"""
+        """Return a mask (capacity,) of the places with held-out rows, which no batch contains."""
         marks, known = self._marks
         if known < self.added:
             first = max(known, self.added - self.capacity)
             numbers = np.arange(first, self.added)
-            found = torch.from_numpy(self.held_out_numbers(numbers)).to(self.device)
-            marks[torch.from_numpy(numbers % self.capacity).to(self.device)] = found
+            held_out = torch.from_numpy(self.held_out_numbers(numbers)).to(self.device)
+            marks[torch.from_numpy(numbers % self.capacity).to(self.device)] = held_out
             self._marks = marks, self.added
         return marks
 
     def _add_checked(self, given: Given) -> None:
-        """The slow path: rows of new types or shapes, and invalid rows."""
+        """Add rows by the slow path, which checks everything. It is used for new types or shapes and invalid rows."""
         fields: dict[str, Any] = dict(zip(FIELDS, given, strict=True))
         several = np.ndim(fields["observation"]) != 1
         if not several:

@@ -1,4 +1,4 @@
-"""`python -m synther.replay.worker FOLDER` runs a refresh in the background."""
+"""`python -m synther.replay.worker FOLDER` runs the refresh that is described in FOLDER, as a background process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ _NICENESS = 5  # lower priority than the agent
 
 
 def leave_with_parent(folder: Path) -> None:
-    """Exit when the parent ends: it holds the other end of this pipe."""
-    os.read(0, 1)  # not sys.stdin, whose lock would block the exit of this process
-    shutil.rmtree(folder, ignore_errors=True)  # the parent cannot do it any more
+    """Wait until the parent process ends, then remove `folder` and exit.
+
+    The parent holds the other end of the standard input's pipe, so reading from it returns when the parent ends.
+    """
+    os.read(0, 1)  # not sys.stdin: its lock would block the exit of this process
+    shutil.rmtree(folder, ignore_errors=True)  # the parent can no longer remove it
     os._exit(1)
 
 
