@@ -1,6 +1,9 @@
-"""Rows drawn in fixed blocks, each a function of (seed, block number).
+"""Sample rows in blocks of a fixed size. Each block is a function of (seed, block number).
 
-The rows are therefore the same whichever process draws a block, in whatever order, and however often it is interrupted.
+Therefore the rows do not depend on which process draws a block, on the order of the blocks, or on interruptions.
+
+Read `BlockSampler` first. `ConditionSampler`, `Like`, `Known` and `Guided` are ways to change which rows are sampled:
+by conditions, near given rows, with given columns, or with a guide (see docs/asking-for-rows.md).
 """
 
 from __future__ import annotations
@@ -24,89 +27,96 @@ from synther.diffusion.networks import DenoisingNetwork
 from synther.diffusion.start import Start
 
 T = TypeVar("T")
-_STREAM = 4  # of random numbers; fit.py has those before it
-_CONDITIONS = 6  # likewise, beside that of synthesizer/drawing.py
+_STREAM = 4  # number of the random stream of rows; fit.py uses streams 0 to 3
+_CONDITIONS = 6  # number of the random stream of conditions; synthesizer/drawing.py uses stream 5
 
 
 Guided = Callable[[Tensor, Tensor, float], Tensor]
-"""Takes rows x, what the network expects of them, both (N, D), and sigma to what is expected instead."""
+"""A guide: a function (x, denoised, sigma) that returns other denoised rows. x and denoised are (N, D)."""
 
 
 Corrected = Callable[[Tensor, Tensor | None], Tensor]
-"""Takes finished rows (N, D), and their conditions (N, K) where the network has some, to better ones."""
+"""A function that corrects finished rows (N, D). It also gets their conditions (N, K), or None without conditions."""
 
 
-class Asked(Protocol):
-    """What the rows of a network with conditions are asked to be."""
+class ConditionSampler(Protocol):
+    """Draws the conditions of rows, for a network that takes conditions."""
 
     @property
     def guidance(self) -> edm.Guidance: ...
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
-        """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
+        """Return the conditions of `count` rows: quantiles (count, K), where NaN means unknown."""
         ...
 
 
 @dataclass(frozen=True)
 class Like:
-    """Rows to begin from instead of noise: each drawn row is one of them, noised and denoised again."""
+    """Sample near given rows: each new row starts from one of them, to which noise is added, instead of pure noise."""
 
     rows: Tensor
-    """Scaled. (M, D)"""
+    """Scaled rows (M, D)."""
     strength: float
-    """From 0, the rows themselves, to 1, where nothing is left of them: the share of the sampler's steps."""
+    """The share of the sampler's steps that are done. 0: only the last step, which hardly changes the rows. 1: all
+    steps, so that nothing remains of the rows."""
     first: Tensor | None = None
-    """The first condition of each row, where the network takes conditions. (M,)"""
+    """The first condition of each row (M,), if the network takes conditions."""
 
     def step(self, steps: int) -> int:
-        """The step of the sampler to begin with."""
+        """Return the number of the sampler's step, of `steps`, at which sampling starts."""
         return min(round((1 - self.strength) * steps), steps - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Columns of which every row's value is known. The network fills in the others.
+    """Columns with a known value in every row. The model generates the other columns given these values.
 
-    The network expects both known and unknown columns, E[y | x]. What is known tells more: of normal rows, the unknown
-    ones are expected at E[y_u | x] + V_uk V_kk^-1 (y_k - E[y_k | x]), where V is the covariance of y given x. Real rows
-    are not normal. So rows are noised and denoised again from lower and lower levels, where the network itself sees
-    how unknown columns follow from known ones.
+    Example: which next observations follow given observations and actions? The network predicts known and unknown
+    columns together, E[y | x]. The known values y_k improve the prediction of the unknown columns y_u. For normal rows
+    it is E[y_u | x] + V_uk V_kk^-1 (y_k - E[y_k | x]), where V is the covariance of y given x. Real rows are not
+    normal. Therefore noise is added to the finished rows and they are denoised again, from lower and lower noise
+    levels. At low levels the network itself sees how unknown columns depend on the known ones.
     """
 
     columns: list[int]
     values: Tensor
-    """Scaled, one row for each that is drawn. (M, K)"""
+    """Scaled values of these columns (M, K), one row for each row to sample."""
     covariance: Tensor
-    """Of the scaled data. (D, D)"""
+    """Covariance of the scaled data (D, D)."""
 
     levels: ClassVar[tuple[float, ...]] = (1.0, 0.3, 0.1)
-    """From each, `times` over, `steps` steps lead down to a 16th of it: of normal outcomes of a std between 0.03 and 1,
-    this leaves 0.99 to 1.01 of the std."""
+    """Noise levels to which finished rows are raised, each `times` times. From each level, `steps` steps lead down to
+    a 16th of it. For normal outcomes of a std s between 0.03 and 1, the result has a std of 0.99 s to 1.01 s."""
     steps: ClassVar[int] = 5
     times: ClassVar[int] = 2
 
     def of(self, block: int, block_rows: int) -> Tensor:
-        """Those of a block's rows (block_rows, K); the last one again and again where there are too few."""
-        wanted = torch.arange(block * block_rows, (block + 1) * block_rows, device=self.values.device)
-        return self.values[wanted.clamp(max=len(self.values) - 1)]
+        """Return the known values of a block's rows (block_rows, K). After the last row, its values are repeated."""
+        numbers = torch.arange(block * block_rows, (block + 1) * block_rows, device=self.values.device)
+        return self.values[numbers.clamp(max=len(self.values) - 1)]
 
     def completed(self, expected: Tensor, values: Tensor, sigma: float) -> Tensor:
-        """What the network expects (N, D), where the known columns have these values (N, K)."""
-        found = expected + (values - expected[:, self.columns]) @ self._gain(sigma)
-        found[:, self.columns] = values
-        return found
+        """Return the clean rows (N, D) that are expected given the known `values` (N, K).
+
+        `expected` (N, D) are the network's predictions, which do not use these values.
+        """
+        updated = expected + (values - expected[:, self.columns]) @ self._gain(sigma)
+        updated[:, self.columns] = values
+        return updated
 
     def _gain(self, sigma: float) -> Tensor:
-        """V_kk^-1 V_k. (K, D)"""
-        left = edm.posterior_covariance(self.covariance, sigma)[self.columns]
-        across = left[:, self.columns]
-        ridge = 1e-6 * across.diagonal().mean() * torch.eye(len(across), dtype=across.dtype, device=across.device)
-        gain: Tensor = torch.linalg.solve(across + ridge, left)
+        """Return the regression coefficients of all columns on the known columns, V_kk^-1 V_k (K, D)."""
+        posterior = edm.posterior_covariance(self.covariance, sigma)[self.columns]
+        within = posterior[:, self.columns]
+        ridge = 1e-6 * within.diagonal().mean() * torch.eye(len(within), dtype=within.dtype, device=within.device)
+        gain: Tensor = torch.linalg.solve(within + ridge, posterior)
         return gain.to(self.values)
 
 
-def given_of(asked: Asked | None, count: int, seed: int, block: int, device: torch.device) -> Tensor | None:
-    """The conditions of a block's rows (count, K): a function of (seed, block). None where there are none."""
+def draw_conditions(
+    asked: ConditionSampler | None, count: int, seed: int, block: int, device: torch.device
+) -> Tensor | None:
+    """Draw the conditions of a block's rows (count, K), as a function of (seed, block). Return None without `asked`."""
     if asked is None:
         return None
     drawn = asked.draw(count, np.random.default_rng([_CONDITIONS, seed, block]))
@@ -114,9 +124,9 @@ def given_of(asked: Asked | None, count: int, seed: int, block: int, device: tor
 
 
 class BlockSampler:
-    """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is.
+    """Samples blocks of scaled rows (block_rows, D) from a fitted network, on the device of the network.
 
-    Where the network takes conditions, `asked` draws them for each block.
+    If the network takes conditions, `asked` draws them for each block.
     """
 
     def __init__(
@@ -126,7 +136,7 @@ class BlockSampler:
         config: SamplerConfig,
         precision: compute.Precision = "auto",
         start: Start | None = None,
-        asked: Asked | None = None,
+        asked: ConditionSampler | None = None,
         like: Like | None = None,
         known: Known | None = None,
         guide: Guided | None = None,
@@ -143,32 +153,37 @@ class BlockSampler:
         self._source = torch.Generator(self.device)
 
     def draw(self, seed: int, block: int) -> Tensor:
+        """Return the rows of one block (block_rows, D)."""
         return self._draw(seed, block, self._solved)
 
     def drawn(self, seed: int, blocks: range, finish: Callable[[int, Tensor], T], together: int = 1) -> Iterator[T]:
-        """What `finish` makes of the number and the rows of each block, in order, or of so many blocks `together`, of
-        which it gets the first number. Cores of a CPU share the work."""
+        """Yield `finish(number, rows)` for each block, in order. On a CPU, its cores share the work.
+
+        If `together` is above 1, `finish` gets the rows of that many consecutive blocks at once, and the number of the
+        first of them.
+        """
 
         def finished(first: int) -> T:
-            alone = copy(self)
-            alone._source = torch.Generator(self.device)
-            some = [alone.draw(seed, block) for block in range(first, min(first + together, blocks.stop))]
+            separate = copy(self)  # threads must not share a random generator
+            separate._source = torch.Generator(self.device)
+            some = [separate.draw(seed, block) for block in range(first, min(first + together, blocks.stop))]
             return finish(first, some[0] if len(some) == 1 else torch.cat(some))
 
         firsts = range(blocks.start, blocks.stop, together)
-        # A guide is a user's function, which need not bear threads.
+        # A guide is a function of the user, which may not be thread-safe.
         return map(finished, firsts) if self.guide is not None else compute.spread(finished, firsts, self.device)
 
     @property
     def may_be_captured(self) -> bool:
-        """Whether blocks are drawn by work of our own that is the same for each."""
+        """Whether `captured` can be used. It cannot with known values, which differ between blocks, or with a guide,
+        which is a function of the user."""
         return self.known is None and self.guide is None
 
     def captured(self, finish: Callable[[Tensor], Tensor] = torch.clone) -> Callable[[int, int], Tensor]:
-        """What `finish` makes of `draw`, with the thousand operations of a block captured as one. Capturing takes the
-        time of a few blocks.
+        """Return a function (seed, block) that computes `finish(self.draw(seed, block))` faster on a GPU.
 
-        A GPU then need not wait for Python, which other threads keep busy.
+        The thousand operations of a block are captured as one CUDA graph. So the GPU does not wait for Python, which
+        other threads keep busy. Capturing takes as long as drawing a few blocks.
         """
         start = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
         given = self.given(0, 0)
@@ -181,20 +196,20 @@ class BlockSampler:
         with self._working():
             run = compute.capture(solve, self.device, [made], [self._source])
 
-        def solved(x: Tensor, asked: Tensor | None) -> Tensor:
+        def solved(x: Tensor, conditions: Tensor | None) -> Tensor:
             start.copy_(x)
-            if given is not None and asked is not None:
-                given.copy_(asked)
+            if given is not None and conditions is not None:
+                given.copy_(conditions)
             run()
             return made.clone()  # the next block overwrites it
 
         return partial(self._draw, solved=solved)
 
     def trace(self, seed: int, rows: int) -> list[tuple[float, Tensor]]:
-        """The first `rows` of block 0 on their way to data: noise levels sigma, falling to 0, and x (rows, D) at each.
+        """Return the path of the first `rows` rows of block 0 from noise to data, as pairs of a noise level and x.
 
-        x is scaled by sigma_data c_in, so that it has the data's std at every level. Levels to which a sampler
-        returns are left out.
+        The noise levels sigma fall to 0. x (rows, D) is scaled by sigma_data c_in, so that it has the std of the data
+        at every level. If a sampler goes back to a higher level, that part of the path is left out.
         """
         seen: list[tuple[float, Tensor]] = []
         sigma_data = self.denoiser.sigma_data
@@ -207,6 +222,7 @@ class BlockSampler:
         return [*seen, (0.0, final[:rows])]
 
     def _draw(self, seed: int, block: int, solved: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """Draw the initial noise and the conditions of a block, and return `solved(x, conditions)`."""
         with self._working():
             compute.reseed(self._source, seed, _STREAM, block)
             size = self.block_rows, self.columns
@@ -226,8 +242,8 @@ class BlockSampler:
             return solved(x, given)
 
     def given(self, seed: int, block: int) -> Tensor | None:
-        """The conditions of a block's rows (block_rows, K), where there are any."""
-        return given_of(self.asked, self.block_rows, seed, block, self.device)
+        """Return the conditions of a block's rows (block_rows, K), or None without conditions."""
+        return draw_conditions(self.asked, self.block_rows, seed, block, self.device)
 
     def _solved(
         self,
@@ -236,23 +252,23 @@ class BlockSampler:
         look: Callable[[Tensor, float], None] | None = None,
         values: Tensor | None = None,
     ) -> Tensor:
-        """The sampler's rows from x at sigmas[0]; stochastic samplers draw from the block's own generator.
+        """Take rows x from noise sigmas[0] to 0 with the sampler, and correct them.
 
-        `values` are those of known columns.
+        Stochastic samplers draw from the generator of the block. `values` are the values of known columns.
         """
 
         def denoise(x: Tensor, sigma: float) -> Tensor:
             if look is not None:
                 look(x, sigma)
             if given is None or self.asked is None:
-                found = self.denoiser(x, sigma)
+                denoised = self.denoiser(x, sigma)
             else:
-                found = edm.guided(self.denoiser, x, sigma, given, self.asked.guidance)
+                denoised = edm.guided(self.denoiser, x, sigma, given, self.asked.guidance)
             if self.guide is not None:
-                found = self.guide(x, found, sigma)
+                denoised = self.guide(x, denoised, sigma)
             if self.known is not None and values is not None:
-                found = self.known.completed(found, values, sigma)
-            return found
+                denoised = self.known.completed(denoised, values, sigma)
+            return denoised
 
         rows = samplers.sample(self.config, denoise, x, self.sigmas, self._source)
         if self.corrected is not None:
@@ -266,6 +282,7 @@ class BlockSampler:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
+        """Set the device, the precision of products and no-gradient mode inside the block."""
         advice = "choose a smaller network, or sample on a CPU"
         with compute.working_on(self.device, advice), compute.matmul_precision(self.precision), torch.no_grad():
             yield

@@ -1,4 +1,4 @@
-"""The state of a fit in a file, from which a fit with the same arguments resumes."""
+"""Checkpoints: the state of a fit in a file, from which a fit with the same arguments resumes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from synther.errors import ConfigError
 
 
 class Checkpoint:
-    """The file at `path` of a fit on a `device` with such `settings`, of which the rows of each member are the
-    first."""
+    """The checkpoint file of a fit, at `path`.
+
+    `settings` are the arguments of the fit, the rows of its members first. They form the identity of the fit: another
+    fit cannot load the file.
+    """
 
     def __init__(self, path: Path, device: torch.device, *settings: Any) -> None:
         self.path, self.device = path, device
@@ -31,30 +34,30 @@ class Checkpoint:
         return self.path.exists()
 
     def save(self, state: Mapping[str, Tensor], course: Mapping[str, Any]) -> None:
-        """Write the tensors and, as JSON, how the fit went so far."""
+        """Write the tensors of `state`, and `course`, the history of the fit so far, as JSON."""
         metadata = {"identity": self._identity, "result": json.dumps(course)}
-        with replacing(self.path) as beside:  # not save_file, which leaves a file of its own behind when it is killed
-            beside.write_bytes(save(dict(state), metadata))
+        with replacing(self.path) as temporary:  # not save_file, which leaves its temporary file behind if it is killed
+            temporary.write_bytes(save(dict(state), metadata))
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors, on the device of the rows, and how the fit went so far."""
+        """Return the tensors, on the device of the fit, and the history of the fit so far."""
         try:
             with safe_open(self.path, "pt", device=str(self.device)) as file:
                 metadata = file.metadata() or {}
                 if metadata.get("identity") != self._identity:
                     raise ConfigError(
-                        f"{self.path} belongs to a fit with other data or options: delete it, or choose another place"
+                        f"{self.path} belongs to a fit with other data or options: delete it, or choose another path"
                     )
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # `file` is not a dict
         except (SafetensorError, OSError) as error:
             raise ConfigError(
-                f"{self.path} is no checkpoint that can be read ({error}): delete it to start afresh"
+                f"{self.path} cannot be read as a checkpoint ({error}): delete it to start the fit again"
             ) from None
         return tensors, json.loads(metadata["result"])
 
 
 def _described(part: Any) -> Any:
-    """For JSON: long parts by a hash, functions and classes by their name."""
+    """Return a description of `part` for JSON: tensors as hashes, functions and classes as names."""
     if isinstance(part, list | tuple):
         return [_described(each) for each in part]
     if isinstance(part, nn.Module):

@@ -1,6 +1,6 @@
-"""What can be chosen about the model, its fit and its sampling. Free of PyTorch, so that `--help` is quick.
+"""The options of the network, its fit and its sampling. The module does not import PyTorch, so that `--help` is quick.
 
-The defaults are the paper's; `synther/presets.py` names the useful departures.
+The defaults are those of the paper. `synther/presets.py` has other combinations that are useful.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 NetworkKind = Literal["residual", "mlp"]
 WINDOW_ROWS = 4_000_000
+"""Default of `FitConfig.window_rows`."""
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The denoising network."""
+    """Options of the denoising network."""
 
     kind: NetworkKind = "residual"
-    """Blocks with a skip connection, or without (the paper's ablation)."""
+    """`residual`: blocks with a skip connection. `mlp`: blocks without one (the paper's ablation)."""
     width: int = 1024
-    """Columns of the hidden layers."""
+    """Number of units in each hidden layer."""
     depth: int = 6
     """Number of blocks."""
     embedding: int = 128
-    """Columns of the layer in which row and noise level meet."""
+    """Number of units in the layer that adds the embeddings of the row and of the noise level."""
     frequencies: int = 8
-    """Random Fourier frequencies that encode the noise level."""
+    """Number of random Fourier frequencies that encode the noise level."""
     squeeze: bool = False
-    """Keep `embedding` as it is even where a row has more columns."""
+    """Keep the size of `embedding` even if a row has more columns. By default, the layer grows with the row."""
 
     def __post_init__(self) -> None:
         make_plain(self, "network")
@@ -45,7 +46,7 @@ class NetworkConfig:
             _at_least(f"network.{name}", getattr(self, name), 1)
 
     def build(self, columns: int, conditions: int = 0) -> Network:
-        """A network for rows of so many columns and conditions, with random weights."""
+        """Return a network with random weights, for rows of `columns` columns and `conditions` conditions."""
         from synther.diffusion.networks import Network
 
         return Network(columns, self, conditions)
@@ -53,7 +54,11 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """Karras et al. 2022, Table 1: how noise is scaled, drawn while fitting, and stepped through while sampling."""
+    """Noise levels in fitting and sampling, with the symbols of Karras et al. 2022, Table 1.
+
+    The network is scaled for data of std sigma_data. Sampling steps from sigma_max down to sigma_min, spaced with
+    exponent rho. Fitting draws ln sigma from a normal distribution with mean p_mean and std p_std.
+    """
 
     sigma_data: float = 1.0
     sigma_min: float = 0.002
@@ -73,20 +78,22 @@ class NoiseConfig:
 
 @dataclass(frozen=True)
 class Sampler:
-    """What is registered in `SAMPLERS`: a free function and what has to be known about it."""
+    """An entry of `SAMPLERS`: the function of a sampler and its properties."""
 
     solve: Callable[..., Any]
-    """solve(denoise, x, sigmas), which takes rows x (N, D) from noise sigmas[0] to sigmas[-1] = 0. A stochastic one is
-    called as solve(denoise, x, sigmas, generator, config), with the `SamplerConfig`."""
+    """A function solve(denoise, x, sigmas) that takes rows x (N, D) from noise sigmas[0] to sigmas[-1] = 0. A
+    stochastic sampler is called as solve(denoise, x, sigmas, generator, config), where config is the
+    `SamplerConfig`."""
     calls_per_step: int = 1
-    """Network calls. With 2, the last step, to noise 0, has one."""
+    """Number of network calls in each step. If it is 2, the last step (to noise 0) still takes only one call."""
     stochastic: bool = False
+    """Whether `solve` draws random numbers, and so also takes `generator` and `config`."""
     sigmas: Callable[[int, NoiseConfig], list[float]] | None = None
-    """The noise levels of so many steps. By default those of Karras et al. 2022, Eq. 5."""
+    """A function sigmas(steps, noise) that returns the noise levels. Default: those of Karras et al. 2022, Eq. 5."""
 
 
 def _own(name: str) -> Callable[..., Any]:
-    """A function of samplers.py, which imports PyTorch, imported when it is called."""
+    """Return a function that calls `samplers.name`. It imports samplers.py, and so PyTorch, only when it is called."""
 
     def call(*arguments: Any) -> Any:
         from synther.diffusion import samplers
@@ -108,34 +115,36 @@ SAMPLERS: Registry[Sampler] = Registry(
         "distilled": Sampler(_own("euler"), sigmas=_own("angle_sigmas")),
     },
 )
-"""Samplers by the names of `SamplerConfig.kind`. Others can be registered here, or installed: see `Registry`."""
+"""Samplers by their names, the values of `SamplerConfig.kind`. See `Registry` for how to add other samplers."""
 
 DISTILLED = "distilled"
-"""The sampler of students, whose network it needs: see distill.py."""
+"""Name of the sampler for student networks (see distill.py). It works with no other network."""
 
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How rows are drawn. The s_ parameters belong to the stochastic sampler (`sde`)."""
+    """How rows are sampled. The s_ parameters belong to the stochastic sampler (`sde`)."""
 
     kind: str = "sde"
-    """sde (the paper's), heun, euler, unipc, or the name of a registered sampler."""
+    """`sde` (the paper's sampler), `heun`, `euler`, `unipc`, or the name of a registered sampler."""
     steps: int = 128
+    """Number of steps from noise to data."""
     s_churn: float = 80.0
     s_tmin: float = 0.05
     s_tmax: float = 50.0
     s_noise: float = 1.003
     matched: bool = False
-    """Begin from noise stretched a little, so that rows have the mean and the covariance of the real ones. Where
-    outcomes are residuals, observations and actions also get the real quantiles, column by column."""
+    """Start from noise that is slightly stretched and shifted, so that synthetic rows have the mean and the covariance
+    of real rows. If outcomes are residuals, each column of observations and actions also gets the real quantiles."""
     restarts: int = 0
-    """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
+    """Number of restarts: a finished row gets a little noise and is denoised again, which brings it nearer to the
+    data."""
     restart_steps: int = 4
-    """Network calls of each of them."""
+    """Number of network calls in each restart."""
     restart_from: float = 0.08
-    """Noise level that rows are raised to."""
+    """Noise level at which a restart begins."""
     restart_to: float = 0.006
-    """Noise level of the last call."""
+    """Noise level of the last network call of a restart."""
 
     def __post_init__(self) -> None:
         make_plain(self, "sampler")
@@ -152,7 +161,7 @@ class SamplerConfig:
 
     @property
     def network_calls(self) -> int:
-        """Evaluations of the network that one row costs."""
+        """Number of network calls that a row needs."""
         per_step = SAMPLERS.get(self.kind).calls_per_step
         return per_step * (self.steps - 1) + 1 + self.restarts * self.restart_steps
 
@@ -162,33 +171,36 @@ class FitConfig:
     """How the network is fitted."""
 
     steps: int = 100_000
-    """Optimiser steps; the learning rate falls along a cosine to 0 over them."""
+    """Number of optimiser steps. The learning rate falls to 0 over them along a cosine."""
     batch_size: int | None = None
-    """Rows a step. None is the reference's rule: 256 under 800K rows, else 1024."""
+    """Rows in each step. None is the rule of the reference implementation: 256 below 800K rows, else 1024."""
     learning_rate: float = 3e-4
     beta1: float = 0.9
     beta2: float = 0.99
     max_grad_norm: float = 1.0
-    """Largest norm of the gradient."""
+    """Gradients with a larger norm are clipped to this norm."""
     ema_decay: float = 0.995
-    """Decay of the averaged weights, from which rows are sampled."""
+    """Decay of the averaged weights (EMA). Rows are sampled with these weights."""
     ema_every: int = 10
-    """Steps between two updates of the average."""
+    """Number of steps between two updates of the averaged weights."""
     holdout: float = 0.05
-    """Share of rows kept aside to measure the loss on, at most 10,000 of them."""
+    """Share of rows that are held out to measure the loss, at most 10,000 rows."""
     evaluate_every: int = 1_000
-    """Steps between two measurements of the held-out loss, and of progress; a multiple of ema_every, or rounded up."""
+    """Number of steps between two measurements of the held-out loss, rounded up to a multiple of ema_every. Progress
+    is reported at the same steps."""
     patience: int | None = None
-    """Stop after so many measurements without a better held-out loss, and keep the best weights. None never stops."""
+    """Stop after this many measurements without a better held-out loss, and keep the best weights. None: never stop."""
     overfit: float | None = None
-    """Stop once the held-out loss is this far above its lowest (0.1: by a tenth), and keep the best weights. None never
-    stops."""
+    """Stop when the held-out loss exceeds its lowest value by this share (0.1: by a tenth), and keep the best weights.
+    None: never stop."""
     checkpoint_every: int = 10_000
-    """Steps between two checkpoints, where a checkpoint file was asked for; after a minute one is written anyway."""
+    """Number of steps between two checkpoints, if the fit writes checkpoints. After a minute without a checkpoint, one
+    is written anyway."""
     minutes: float | None = None
-    """Wall-clock budget: the learning rate reaches 0 with it, if the steps do not run out before."""
-    window_rows: int = field(default=WINDOW_ROWS, repr=False)  # checkpoints of fits in memory do not depend on it
-    """Parquet files with more rows are streamed: so many are in memory at a time, and are replaced little by little."""
+    """Time limit in minutes. The learning rate reaches 0 at this time, or after `steps` if that comes first."""
+    window_rows: int = field(default=WINDOW_ROWS, repr=False)  # not in the identity of checkpoints of fits in memory
+    """Maximum number of rows in memory at a time. Parquet files with more rows are streamed: the rows in memory are
+    replaced little by little."""
 
     def __post_init__(self) -> None:
         make_plain(self, "fit")
@@ -209,22 +221,23 @@ class FitConfig:
                 raise ConfigError(f"fit.{name} must be positive, got {getattr(self, name)}")
 
     def batch_for(self, rows: int) -> int:
+        """Return the batch size of a fit on `rows` rows."""
         return self.batch_size if self.batch_size is not None else 256 if rows < 800_000 else 1024
 
 
 @dataclass(frozen=True)
 class DistillConfig:
-    """Whether a fit also makes a student, which takes a few network calls for a row, and how."""
+    """Options of distillation: a fit can also make a student, a network that samples a row in a few network calls."""
 
     calls: int = 0
-    """Network calls for a row of the student. 0 makes no student."""
+    """Number of network calls that the student needs for a row. 0: make no student."""
     steps: int | None = None
-    """Optimiser steps of the student. None is half of those of the fit."""
+    """Number of optimiser steps of the student. None: half the steps of the fit."""
     rows: int | None = None
-    """Rows that the fitted model draws for the student to learn from. None is as many as take it a sixth of the time of
-    the fit, at most 1M."""
+    """Number of rows that the fitted model samples for the student to learn from. None: as many as the model samples in
+    a sixth of the time of the fit, at most 1M."""
     teacher_steps: int = 16
-    """Network calls of the fitted model for each of these rows."""
+    """Number of network calls of the fitted model for each of these rows."""
 
     def __post_init__(self) -> None:
         make_plain(self, "distill")

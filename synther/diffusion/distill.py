@@ -1,17 +1,18 @@
-"""A student: a network that takes a row from noise to data in a few calls, as a fitted network does in many.
+"""Distillation: fit a *student*, a network that takes a row from noise to data in a few network calls.
 
-The flow of a fitted network, the teacher, takes a row x from each noise level to the next along a curve, which its
-sampler follows in many small steps. The student learns to take each of these few strides at once. The step of Euler's
-method from sigma to sigma_next is x + (sigma_next - sigma) / sigma (x - D), so it ends where the teacher's does, at
-x_next, if D = x - sigma / (sigma - sigma_next) (x - x_next). That is an ordinary target of the denoiser. The student is
-fitted by the same trainer and the same squared error, begins with the teacher's weights, and is sampled by Euler's
-method. Salimans and Ho (2022) halve the steps of a sampler again and again in this way; the strides here are learned
-from the whole curve at once.
+The fitted network is the *teacher*. It needs many calls, because its flow takes a row x from noise to data along a
+curve, and the sampler follows this curve in many small steps. The way is divided into a few *strides*, and the student
+learns to take each stride in one Euler step. An Euler step from sigma to sigma_next is
+x + (sigma_next - sigma) / sigma (x - D). It ends at x_next, where the teacher's small steps end, if
+D = x - sigma / (sigma - sigma_next) (x - x_next). This is an ordinary target for the denoiser. So the student is fitted
+with the same trainer and the same squared error, begins with the teacher's weights, and is sampled with Euler's method.
+Salimans and Ho (2022) halve the steps of a sampler again and again in this way. Here, each stride is learned directly
+from the teacher's curve.
 
-Where the teacher's sampler restarts, the student also learns the way from the level of restarts to 0, so that each
-restart takes it one call.
+If the teacher's sampler does restarts, the student also learns the stride from the noise level of restarts to 0. Then
+each restart takes it one call.
 
-Consistency tuning (Geng et al. 2024) was tried as well. In the same time it was far worse: docs/presets-and-speed.md.
+Consistency tuning (Geng et al. 2024) was also tried. In the same time it was far worse: docs/presets-and-speed.md.
 """
 
 from __future__ import annotations
@@ -27,44 +28,46 @@ from torch import Tensor
 
 from synther import compute
 from synther.diffusion import edm, samplers
-from synther.diffusion.blocks import Asked, given_of
+from synther.diffusion.blocks import ConditionSampler, draw_conditions
 from synther.diffusion.config import DISTILLED, DistillConfig, FitConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.fit import STEP_CALLS, FitResult, fit
 from synther.diffusion.networks import Network
 from synther.errors import ConfigError
 from synther.progress import Progress
 
-_STREAM = 8  # of random numbers, beside those of fit.py, blocks.py and synthesizer/
-_STRIDE_STEPS = 2  # at least, of the teacher for each stride of the student
-_MOST_ROWS = 1_000_000
-_MOST_RESTARTS = 2
+_STREAM = 8  # number of the random stream; fit.py, blocks.py and synthesizer/ use other streams
+_STRIDE_STEPS = 2  # minimum number of teacher steps in a stride of the student
+_MOST_ROWS = 1_000_000  # maximum default of `distill.rows`
+_MOST_RESTARTS = 2  # maximum number of restarts of a student
 MOST_CALLS = 16
-"""More calls are for samplers that need no student."""
+"""Maximum number of network calls of a student. With more calls, samplers without a student are good enough."""
 
 
 def student_sampler(calls: int, teacher: SamplerConfig) -> SamplerConfig:
-    """The sampler of a student of so many network calls, whose teacher has this sampler.
+    """Return the sampler of a student with `calls` network calls per row, for a teacher with the sampler `teacher`.
 
-    Where the teacher restarts, so does the student, from 3 calls on: the first two take rows from noise to data.
+    If the teacher does restarts, a student of 3 calls or more does them too. At least two calls go from noise to data.
     """
     if not 1 <= calls <= MOST_CALLS:
-        raise ConfigError(f"distill.calls: expected 1 to {MOST_CALLS} network calls a row, got {calls}")
+        raise ConfigError(f"distill.calls must be 1 to {MOST_CALLS} network calls per row, got {calls}")
     restarts = min(max(calls - 2, 0), teacher.restarts, _MOST_RESTARTS)
-    own = SamplerConfig(DISTILLED, calls - restarts, matched=teacher.matched, restarts=restarts, restart_steps=1)
+    student = SamplerConfig(DISTILLED, calls - restarts, matched=teacher.matched, restarts=restarts, restart_steps=1)
     level = teacher.restart_from
-    return replace(own, restart_from=level, restart_to=min(level, teacher.restart_to))
+    return replace(student, restart_from=level, restart_to=min(level, teacher.restart_to))
 
 
 def student_fit(config: DistillConfig, fit: FitConfig, steps: int) -> FitConfig:
-    """How the student of a model is fitted, whose own fit was `fit` and took so many `steps`. What it learns is no
-    sample with noise in it, so there is nothing to stop early for."""
-    wanted = max(steps // 2, 1) if config.steps is None else config.steps
+    """Return the options for fitting a student, for a teacher that was fitted with `fit` and took `steps` steps.
+
+    There is no early stopping, because the student's targets contain no random noise that it could memorise.
+    """
+    student_steps = max(steps // 2, 1) if config.steps is None else config.steps
     minutes = None if fit.minutes is None else fit.minutes / 2
-    return replace(fit, steps=wanted, minutes=minutes, patience=None, overfit=None)
+    return replace(fit, steps=student_steps, minutes=minutes, patience=None, overfit=None)
 
 
 def teacher_rows(config: DistillConfig, batches: int) -> int:
-    """How many rows the teacher draws, after a fit on `batches` rows in all."""
+    """Return how many rows the teacher samples. `batches` is the number of rows in all batches of its own fit."""
     if config.rows is not None:
         return config.rows
     return min(max(STEP_CALLS * batches // (6 * config.teacher_steps), 1), _MOST_ROWS)
@@ -78,13 +81,13 @@ def distill(
     *,
     rows: int,
     teacher_steps: int = 16,
-    asked: Asked | None = None,
+    asked: ConditionSampler | None = None,
     seed: int = 0,
     precision: compute.Precision = "auto",
     checkpoint: Path | None = None,
     progress: Progress,
 ) -> FitResult[Network]:
-    """Fit a student for `sampler`, that of `student_sampler`, on `rows` which the teacher draws."""
+    """Fit a student on `rows` rows that the teacher samples. `sampler` is the result of `student_sampler`."""
     drawn = []
     with progress.phase("teach", rows) as phase:
         for some in strides(teacher, noise, sampler, rows, teacher_steps, asked, seed, precision):
@@ -98,14 +101,15 @@ def distill(
 
 
 def written_down(rows: Tensor, noise: NoiseConfig, generator: torch.Generator, hidden: Sequence[float]) -> edm.Problem:
-    """The problems that `rows` (N, 2 D + 1 + K) hold already: see `strides`."""
+    """Return the regression problem of `rows` (N, 2 D + 1 + K), which already contain inputs, target, c_noise and
+    conditions (see `strides`)."""
     columns = (rows.shape[1] - 1 - len(hidden)) // 2
     parts = rows[:, :columns], rows[:, 2 * columns : 2 * columns + 1], rows[:, columns : 2 * columns]
     return edm.Problem(*parts, rows[:, 2 * columns + 1 :] if hidden else None)
 
 
 def sampler_strides(sampler: SamplerConfig) -> int:
-    """How many different strides a sampler of students has: all restarts have the same one."""
+    """Return the number of different strides of a student. All restarts are the same stride."""
     return sampler.steps + min(sampler.restarts, 1)
 
 
@@ -115,13 +119,14 @@ def strides(
     sampler: SamplerConfig,
     rows: int,
     teacher_steps: int,
-    asked: Asked | None,
+    asked: ConditionSampler | None,
     seed: int,
     precision: compute.Precision,
 ) -> Iterator[Tensor]:
-    """What a student has to learn, as rows (N, 2 D + 1 + K): c_in x, the target of F, c_noise and K conditions.
+    """Yield the regression problems of a student as rows (N, 2 D + 1 + K): c_in x, target of F, c_noise, K conditions.
 
-    They come in blocks, each a function of (seed, its number): the strides of some rows, one stride after the other.
+    They come in blocks. Each block is a function of (seed, block number) and holds all strides of some sampled rows:
+    first the first stride of every row, then the second, and so on.
     """
     device = next(teacher.parameters()).device
     precision = compute.pick_precision(precision, device)
@@ -130,11 +135,11 @@ def strides(
     steps = _divided(sigmas, noise, teacher_steps)
 
     @torch.no_grad()
-    def learned_from(block: int) -> Tensor:
+    def block_problems(block: int) -> Tensor:
         with compute.working_on(device, "lower distill.rows"), compute.matmul_precision(precision):
             count = min(size, rows - block * size)
             source = compute.generator(device, seed, _STREAM, block)
-            given = given_of(asked, count, seed, block, device)
+            given = draw_conditions(asked, count, seed, block, device)
 
             def denoise(x: Tensor, sigma: float) -> Tensor:
                 return denoiser(x, sigma, given)
@@ -142,24 +147,24 @@ def strides(
             def normal() -> Tensor:
                 return torch.randn(count, teacher.columns, generator=source, device=device, dtype=torch.float32)
 
-            learned, x = [], normal() * sigmas[0]
-            for (sigma, sigma_next), some in zip(pairwise(sigmas), steps, strict=True):
-                x_next = samplers.unipc(denoise, x, some)
-                learned.append(_problem(x, sigma, x_next, sigma_next, noise))
+            problems, x = [], normal() * sigmas[0]
+            for (sigma, sigma_next), levels in zip(pairwise(sigmas), steps, strict=True):
+                x_next = samplers.unipc(denoise, x, levels)
+                problems.append(_problem(x, sigma, x_next, sigma_next, noise))
                 x = x_next
             if sampler.restarts:
                 raised = torch.add(x, normal(), alpha=sampler.restart_from)
                 low = edm.geometric_sigmas(4 * _STRIDE_STEPS, sampler.restart_from, noise.sigma_min)
                 back = samplers.unipc(denoise, raised, low)
-                learned.append(_problem(raised, sampler.restart_from, back, 0.0, noise))
-            found = torch.cat(learned)
-            return found if given is None else torch.cat([found, given.repeat(len(learned), 1)], dim=1)
+                problems.append(_problem(raised, sampler.restart_from, back, 0.0, noise))
+            joined = torch.cat(problems)
+            return joined if given is None else torch.cat([joined, given.repeat(len(problems), 1)], dim=1)
 
-    return compute.spread(learned_from, range(-(-rows // size)), device)
+    return compute.spread(block_problems, range(-(-rows // size)), device)
 
 
 def _problem(x: Tensor, sigma: float, x_next: Tensor, sigma_next: float, noise: NoiseConfig) -> Tensor:
-    """c_in x, the target of F and c_noise (N, 2 D + 1) of a stride of Euler's method that is to end at `x_next`."""
+    """Return c_in x, the target of F and c_noise (N, 2 D + 1). With this target, an Euler step ends at `x_next`."""
     sigma_data = noise.sigma_data
     denoised = torch.lerp(x, x_next, sigma / (sigma - sigma_next))
     target = (denoised - edm.c_skip(sigma, sigma_data) * x) / edm.c_out(sigma, sigma_data)
@@ -168,12 +173,12 @@ def _problem(x: Tensor, sigma: float, x_next: Tensor, sigma_next: float, noise: 
 
 
 def _divided(sigmas: Sequence[float], noise: NoiseConfig, steps: int) -> list[list[float]]:
-    """The noise levels through which the teacher goes on each stride, about `steps` in all, even in log sigma."""
+    """Return the teacher's noise levels in each stride: about `steps` steps in all, at equal distances in ln sigma."""
     ends = [*sigmas[:-1], min(noise.sigma_min, sigmas[-2] / 2)]
-    whole, found = math.log(ends[0] / ends[-1]), []
+    whole, divided = math.log(ends[0] / ends[-1]), []
     for place, (sigma, sigma_next) in enumerate(pairwise(ends)):
-        some = max(round(steps * math.log(sigma / sigma_next) / whole), _STRIDE_STEPS)
+        count = max(round(steps * math.log(sigma / sigma_next) / whole), _STRIDE_STEPS)
         is_last = place == len(ends) - 2
-        levels = edm.geometric_sigmas(some + (not is_last), sigma, sigma_next)
-        found.append(levels if is_last else levels[:-1])
-    return found
+        levels = edm.geometric_sigmas(count + (not is_last), sigma, sigma_next)
+        divided.append(levels if is_last else levels[:-1])
+    return divided

@@ -1,4 +1,8 @@
-"""Karras et al. 2022, "Elucidating the Design Space of Diffusion-Based Generative Models": the formulas."""
+"""The formulas of EDM: Karras et al. 2022, "Elucidating the Design Space of Diffusion-Based Generative Models".
+
+The order is that of the paper: preconditioning (c_skip, c_out, c_in, c_noise), the denoiser D, the training target of
+the network F, and the noise levels of sampling.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +21,31 @@ Sigma = TypeVar("Sigma", float, Tensor)
 
 
 def c_skip(sigma: Sigma, sigma_data: float) -> Sigma:
+    """Return the weight of the noisy row x in the denoiser (Table 1)."""
     return sigma_data**2 / (sigma**2 + sigma_data**2)
 
 
 def c_out(sigma: Sigma, sigma_data: float) -> Sigma:
+    """Return the weight of the network's output in the denoiser (Table 1)."""
     return sigma * sigma_data * c_in(sigma, sigma_data)
 
 
 def c_in(sigma: Sigma, sigma_data: float) -> Sigma:
+    """Return the factor that scales a noisy row x to variance 1 (Table 1)."""
     inverse: Sigma = (sigma**2 + sigma_data**2) ** -0.5
     return inverse
 
 
 def c_noise(sigma: float) -> float:
+    """Return the noise level in the form in which the network gets it (Table 1)."""
     return math.log(sigma) / 4
 
 
 class Denoiser:
-    """D(x; sigma) = c_skip x + c_out F(c_in x; c_noise) at one noise level for all rows (Eq. 7).
+    """The denoiser D(x; sigma) = c_skip x + c_out F(c_in x; c_noise), at one noise level for all rows (Eq. 7).
 
-    With a `dtype`, F runs in that type, without gradients. Without one it is the network itself, through which
-    gradients flow.
+    If `dtype` is given, F runs in that type and without gradients. If it is None, F is the network itself, and
+    gradients flow through it.
     """
 
     def __init__(self, network: DenoisingNetwork, noise: NoiseConfig, dtype: torch.dtype | None = None) -> None:
@@ -51,39 +59,41 @@ class Denoiser:
             self.raw = _cast(network, dtype)
 
     def __call__(self, x: Tensor, sigma: float, given: Tensor | None = None) -> Tensor:
-        """Where the network takes conditions, `given` (N, K) are those of the rows; NaN is unknown."""
+        """Return the denoised rows (N, D). `given` (N, K) are the conditions of the rows; NaN means unknown."""
         sigma_data = self.sigma_data
         raw = self.raw(c_in(sigma, sigma_data) * x, c_noise(sigma), given)
         return torch.add(c_skip(sigma, sigma_data) * x, raw, alpha=c_out(sigma, sigma_data))
 
 
 Guidance = tuple[tuple[tuple[int, ...], float], ...]
-"""Which conditions are shown together, and with which weight: ((0,), 2.0), ((1,), 1.5)."""
+"""Parts of the conditions, each with its guidance weight. ((0,), 2.0), ((1,), 1.5) means: guide by condition 0 with
+weight 2, and by condition 1 with weight 1.5."""
 
 
 def guided(denoiser: Denoiser, x: Tensor, sigma: float, given: Tensor, guidance: Guidance) -> Tensor:
-    """Classifier-free guidance (Ho and Salimans 2022): D = D_0 + sum over k of w_k (D_k - D_0).
+    """Denoise with classifier-free guidance (Ho and Salimans 2022): D = D_0 + sum over k of w_k (D_k - D_0).
 
-    D_k is told the conditions of part k alone, D_0 those of none. Conditions in no part are always told. A single part
-    of weight 1 is the conditional distribution itself, for one call of the network. Otherwise D_0 and all D_k are one
-    call of so many times the rows.
+    D_k sees the conditions of part k only, and D_0 sees the conditions of no part. Conditions that belong to no part
+    are always visible. A single part of weight 1 is the conditional distribution itself and needs one network call on
+    the N rows. Otherwise D_0 and all D_k are computed in one call, on (1 + number of parts) N rows.
     """
     if not guidance or (len(guidance) == 1 and guidance[0][1] == 1.0):
         return denoiser(x, sigma, given)
     guiding = {column for part, _ in guidance for column in part}
-    told = given.repeat(1 + len(guidance), 1).view(1 + len(guidance), *given.shape)
+    visible = given.repeat(1 + len(guidance), 1).view(1 + len(guidance), *given.shape)
     for place, part in enumerate([(), *(part for part, _ in guidance)]):
         for column in guiding.difference(part):
-            told[place, :, column] = math.nan
-    found = denoiser(x.repeat(1 + len(guidance), 1), sigma, told.flatten(0, 1)).view(1 + len(guidance), *x.shape)
-    total = found[0]
+            visible[place, :, column] = math.nan
+    repeated = x.repeat(1 + len(guidance), 1)
+    denoised = denoiser(repeated, sigma, visible.flatten(0, 1)).view(1 + len(guidance), *x.shape)
+    total = denoised[0]
     for place, (_, weight) in enumerate(guidance, 1):
-        total = torch.add(total, found[place] - found[0], alpha=weight)
+        total = torch.add(total, denoised[place] - denoised[0], alpha=weight)
     return total
 
 
 def _cast(network: DenoisingNetwork, dtype: torch.dtype) -> Callable[[Tensor, float, Tensor | None], Tensor]:
-    """Any network without gradients, its matrix products in `dtype` where that is a short one."""
+    """Return `network.at_noise` without gradients. If `dtype` is bf16, its matrix products run in bf16 (autocast)."""
 
     @torch.no_grad()
     def raw(x: Tensor, c_noise: float, given: Tensor | None = None) -> Tensor:
@@ -94,9 +104,9 @@ def _cast(network: DenoisingNetwork, dtype: torch.dtype) -> Callable[[Tensor, fl
 
 
 class Problem(NamedTuple):
-    """What the network F has to learn: `target` (N, D) from `inputs` (N, D), which are c_in x, and `c_noise` (N, 1).
+    """A regression problem for the network F: predict `target` (N, D) from `inputs` (N, D) and `c_noise` (N, 1).
 
-    Where it takes conditions, `given` (N, K) are those of the rows.
+    `inputs` are c_in x. `given` (N, K) are the conditions of the rows, or None if the network takes no conditions.
     """
 
     inputs: Tensor
@@ -106,13 +116,15 @@ class Problem(NamedTuple):
 
 
 def draw_problem(y: Tensor, noise: NoiseConfig, generator: torch.Generator, hidden: Sequence[float] = ()) -> Problem:
-    """Noise clean rows `y` (N, D) at random levels, ln sigma ~ N(p_mean, p_std^2) (Table 1), and state the target of F.
+    """Add noise to clean rows `y` (N, D) and return the inputs and the target of F.
 
-    The loss of the denoiser, lambda(sigma) |D(y + sigma eps; sigma) - y|^2, has lambda = 1 / c_out^2. So it is the
-    squared error of F against (y - c_skip x) / c_out (Eq. 8). With x = y + sigma eps this is the expression below,
-    which has no cancellation where sigma is small.
+    The noise levels are random, with ln sigma ~ N(p_mean, p_std^2) (Table 1). The loss of the denoiser is
+    lambda(sigma) |D(y + sigma eps; sigma) - y|^2 with lambda = 1 / c_out^2. It is therefore the squared error of F
+    against the target (y - c_skip x) / c_out (Eq. 8). The code inserts x = y + sigma eps into this target, which
+    avoids cancellation at small sigma.
 
-    With `hidden`, the last columns of `y` are conditions, and each is left unknown with its probability.
+    If `hidden` is given, the last len(hidden) columns of `y` are conditions. Each condition is replaced by NaN
+    (unknown) with its probability in `hidden`.
     """
     conditions = y[:, y.shape[1] - len(hidden) :]
     y = y[:, : y.shape[1] - len(hidden)]
@@ -130,30 +142,32 @@ def draw_problem(y: Tensor, noise: NoiseConfig, generator: torch.Generator, hidd
 
 
 Problems = Callable[[Tensor, NoiseConfig, torch.Generator, Sequence[float]], Problem]
-"""Makes of rows what the network has to learn, as `draw_problem` does."""
+"""A function that turns rows into a regression problem for the network, such as `draw_problem`."""
 
 Loss = Callable[[DenoisingNetwork, Problem], Tensor]
-"""A scalar to minimise, written in plain PyTorch."""
+"""A function that returns the scalar to minimise. It is written in plain PyTorch."""
 
 
 def squared_error(network: DenoisingNetwork, problem: Problem) -> Tensor:
-    """The mean squared error of F, which is the weighted loss of the denoiser (Eq. 8)."""
-    told = () if problem.given is None else (problem.given,)
-    found = network(problem.inputs, problem.c_noise, *told)
-    return functional.mse_loss(found.to(problem.target.dtype), problem.target)
+    """Return the mean squared error of F, which is the weighted loss of the denoiser (Eq. 8)."""
+    conditions = () if problem.given is None else (problem.given,)
+    predicted = network(problem.inputs, problem.c_noise, *conditions)
+    return functional.mse_loss(predicted.to(problem.target.dtype), problem.target)
 
 
 def posterior_covariance(covariance: Tensor, sigma: float) -> Tensor:
-    """Of normal rows of this `covariance` (D, D), once they are known up to noise `sigma`: the inverse of the sum of
-    the inverses of both covariances."""
+    """Return the posterior covariance (D, D) of normal rows that were observed with noise of std `sigma`.
+
+    `covariance` (D, D) is that of the prior, C. The posterior covariance is (C^-1 + sigma^-2 I)^-1.
+    """
     exact = covariance.double()
     noise = sigma**2 * torch.eye(len(exact), dtype=exact.dtype, device=exact.device)
-    left: Tensor = sigma**2 * torch.linalg.solve(exact + noise, exact)
-    return left
+    posterior: Tensor = sigma**2 * torch.linalg.solve(exact + noise, exact)
+    return posterior
 
 
 def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
-    """`steps` noise levels from sigma_max down to sigma_min, then 0 (Eq. 5)."""
+    """Return `steps` noise levels from sigma_max down to sigma_min, followed by 0 (Eq. 5)."""
     if steps == 1:
         return [noise.sigma_max, 0.0]
     first, last = noise.sigma_max ** (1 / noise.rho), noise.sigma_min ** (1 / noise.rho)
@@ -161,5 +175,5 @@ def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
 
 
 def geometric_sigmas(steps: int, first: float, last: float) -> list[float]:
-    """`steps` noise levels from `first` down to `last` in even ratios, then 0."""
+    """Return `steps` noise levels from `first` down to `last` with a constant ratio, followed by 0."""
     return [first * (last / first) ** (i / max(steps - 1, 1)) for i in range(steps)] + [0.0]

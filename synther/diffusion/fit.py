@@ -1,11 +1,15 @@
-"""Fitting one denoiser, or several together: rounds of captured steps, a held-out loss, checkpoints.
+"""Fit one denoiser, or several denoisers together, in rounds of optimiser steps.
 
-Several members have their weights in one stack and their steps in one captured round. Each has its own rows, streams of
-random numbers, norm of the gradient, average and held-out loss, and ends with the weights of a fit alone, apart from
-rounding in the products. A member whose patience has run out, or whose loss is no longer a number, leaves the stack.
+Example: `fit_together` with three seeds fits three denoisers. These are the *members*. The weights of all members form
+one stack. A round of steps updates the whole stack; on a GPU it is captured as a CUDA graph. Each member has its own
+rows, random streams, gradient norm, averaged weights and held-out loss. It ends with the same weights as when it is
+fitted alone, apart from rounding in the matrix products. A member leaves the stack when it has reached a stopping rule
+or when its loss is no longer finite.
 
-Everything random in a round is a function of (seed, round number), and a checkpoint falls between two rounds: a fit
-that was killed and resumed ends with the weights of one that was not.
+All random numbers of a round are a function of (seed, round number), and checkpoints are written between two rounds.
+Therefore a fit that was killed and resumed ends with the same weights as an uninterrupted fit.
+
+Read `fit` and `fit_together` first, then `Member` (one fit), `Trainer` (the steps of all members), `_fit` (the loop).
 """
 
 from __future__ import annotations
@@ -35,32 +39,35 @@ from synther.progress import Progress, Silent, measured
 
 log = logging.getLogger(__name__)
 
-_WEIGHTS, _ROUNDS, _SPLIT, _NOISE = range(4)  # streams of random numbers, one per purpose; blocks.py has the next
+_WEIGHTS, _ROUNDS, _SPLIT, _NOISE = range(4)  # random streams, one for each purpose; blocks.py has stream 4
 SAVE_SECONDS = 60
-"""A slow machine does not wait for `checkpoint_every` steps."""
+"""Seconds after which a checkpoint is written even before `checkpoint_every` steps, because a machine may be slow."""
 MOST_HELD_OUT = 10_000
+"""Maximum number of rows on which the held-out loss is measured."""
 STEP_CALLS = 3
-"""Network calls that a step costs for each of its rows: one forwards, two for gradients of weights and of inputs."""
-_FEW_HELD_OUT = 1_000  # rows below which each is measured with several draws of noise
+"""Cost of an optimiser step per row, in network calls: one forward pass, and two for the gradients of weights and
+inputs."""
+_FEW_HELD_OUT = 1_000  # with fewer held-out rows, each row is measured with several draws of noise
 
 
 @dataclass
 class FitResult(Generic[N]):
-    """The averaged network and how it came about."""
+    """The fitted network with averaged weights, and the history of its fit."""
 
     network: N
     steps: int
     seconds: float
     history: list[dict[str, float]] = field(default_factory=list)
-    """For each measurement: step, loss (mean since the last one), held_out (where rows were held out), seconds."""
+    """One entry for each measurement, with the keys step, loss (mean since the previous measurement), held_out (if rows
+    were held out) and seconds."""
 
     def course(self) -> dict[str, Any]:
-        """All but the network, for JSON."""
+        """Return all fields except the network, for JSON."""
         return {"steps": self.steps, "seconds": self.seconds, "history": self.history}
 
 
 class Diverged(SyntherError):
-    """The loss is no longer a number."""
+    """Raised when the loss is no longer a finite number."""
 
 
 def fit(
@@ -81,16 +88,21 @@ def fit(
     progress: Progress | None = None,
     phase: str = "fit",
 ) -> FitResult[N]:
-    """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are, or on more than memory holds.
+    """Fit a denoiser on scaled `rows`, on the device of the rows.
 
-    `network` describes the architecture, such as a `NetworkConfig`, and `loss` is what is minimised. The fit begins
-    from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) marks the rows to hold
-    out; by default a random share is held out. With `hidden`, the last columns of the rows are conditions, quantiles in
-    [0, 1], and each is hidden from the network with its probability. `repeats` (N,) is how many times as often as
-    others a row is drawn. `problems` makes of some rows what the network is asked; where it does not noise the rows
-    themselves, they may have other columns than those of `start`. With a `checkpoint` path the fit's state is kept
-    there, and a fit with the same arguments resumes from it (functions are known by their names); the caller removes
-    the file. Progress is reported under the name `phase`.
+    - `rows`: a tensor (N, D), or a `Window` if there are more rows than memory holds.
+    - `network`: describes the architecture, for example a `NetworkConfig`.
+    - `start`: a network of the same shape. If given, the fit begins with its weights.
+    - `held_out` (N,): marks the rows to hold out. By default, a random share of the rows is held out.
+    - `hidden`: if given, the last len(hidden) columns of the rows are conditions, as quantiles in [0, 1]. Each of them
+      is hidden from the network with its probability in `hidden`.
+    - `repeats` (N,): how many times as often as other rows each row is drawn.
+    - `loss`: the function to minimise.
+    - `problems`: the function that turns rows into a regression problem. If it does not add noise to the rows
+      themselves, they may have other columns than the network `start`.
+    - `checkpoint`: if given, the state of the fit is kept in this file. A fit with the same arguments resumes from it
+      (functions are compared by name). The caller removes the file.
+    - `phase`: the name under which progress is reported.
     """
     (outcome,) = fit_together(
         [rows], network, config, noise, seeds=[seed], precision=precision, start=[start], held_out=[held_out],
@@ -120,10 +132,11 @@ def fit_together(
     progress: Progress | None = None,
     phase: str = "fit",
 ) -> list[FitResult[N] | Diverged]:
-    """Fit a denoiser for each of the `rows`, whose numbers may differ, as `fit` would with its seed, start and marks.
+    """Fit one denoiser for each element of `rows`, in one stack. The elements may differ in their number of rows.
 
-    A member that diverges comes out as the error that `fit` would raise. Seconds, a budget of minutes and the
-    checkpoint are those of all members together.
+    Each result equals that of `fit` with the same seed, start and held-out marks. For a member that diverges, the list
+    contains the error that `fit` would raise. The seconds, the time limit in minutes and the checkpoint cover all
+    members together.
     """
     starts = [None] * len(rows) if start is None else start
     marks = [None] * len(rows) if held_out is None else held_out
@@ -134,7 +147,8 @@ def fit_together(
     advice = "lower fit.batch_size or network.width, or fit on a share of the rows"
     if len(rows) > 1:
         advice = f"fit fewer seeds together, {advice}"
-    # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
+    # Inference mode of the caller is switched off. No gradient can flow through weights that are made in this mode, but
+    # likelihood.py needs such gradients.
     small = device.type == "cpu" and is_narrow(network)
     threads = compute.one_thread() if small else nullcontext()
     with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False), threads:
@@ -154,13 +168,13 @@ def fit_together(
 
 
 def split(rows: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Which rows are fitted, as indices (M,), and the held-out rows themselves."""
+    """Hold out a random `share` of the rows. Return the indices of the other rows (M,) and the held-out rows."""
     fitted, chosen = (places.to(rows.device) for places in split_places(len(rows), share, seed))
     return fitted, rows[chosen] if len(chosen) else None
 
 
 def split_places(rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Which of so many rows are fitted, and which are held out."""
+    """Split `rows` row numbers at random. Return the numbers to fit on, and those to hold out."""
     # NOTE[paper]: the reference fits on every row and measures nothing.
     count = min(round(share * rows), MOST_HELD_OUT, rows - 1)
     if count == 0:
@@ -170,11 +184,14 @@ def split_places(rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def split_as(rows: Tensor, marks: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The same where `marks` (N,) say which rows are held out. Of many an even share is measured."""
+    """Hold out the rows that `marks` (N,) marks. Return the indices of the other rows (M,) and the held-out rows.
+
+    If more than MOST_HELD_OUT rows are marked, every k-th marked row is returned, so that at most MOST_HELD_OUT remain.
+    """
     if marks.dtype != torch.bool or marks.shape != (len(rows),) or marks.all():
         raise ConfigError(
-            f"expected one mark a row, {len(rows)} booleans, and a row to fit on; got {marks.dtype} of shape "
-            f"{tuple(marks.shape)}, {int(marks.count_nonzero())} of them set"
+            f"held_out: expected one boolean for each of the {len(rows)} rows, and at least one False (a row to fit "
+            f"on); got {marks.dtype} of shape {tuple(marks.shape)} with {int(marks.count_nonzero())} of them True"
         )
     chosen, fitted = marks.to(rows.device).nonzero()[:, 0], (~marks).to(rows.device).nonzero()[:, 0]
     return fitted, rows[chosen[:: -(-len(chosen) // MOST_HELD_OUT)]] if len(chosen) else None
@@ -190,7 +207,7 @@ def held_out_loss(
     hidden: Sequence[float] = (),
     problems: Problems = draw_problem,
 ) -> float:
-    """The loss on held-out rows under the same noise every time."""
+    """Return the loss on held-out rows. The noise is a function of `seed`, so it is the same in every measurement."""
     rows = rows.repeat(-(-_FEW_HELD_OUT // len(rows)), 1)
     return float(loss(network, problems(rows, noise, compute.generator(rows.device, seed, _NOISE), hidden)))
 
@@ -201,9 +218,9 @@ class Member(Generic[N]):
 
     rows: Tensor
     count: int
-    """Of all rows; a window holds fewer."""
+    """Number of all rows. If the rows are a window, `rows` has fewer."""
     fitted: Tensor
-    """Indices of the rows that are fitted. (M,)"""
+    """Indices of the rows to fit on (M,). A row that is drawn more often than others appears several times."""
     held_out: Tensor | None
     seed: int
     result: FitResult[N]
@@ -214,7 +231,7 @@ class Member(Generic[N]):
     hidden: Sequence[float] = ()
     problems: Problems = draw_problem
     window: Window | None = None
-    """What the rows are a window of, if they are not all."""
+    """The window that holds `rows`, or None if all rows are in memory."""
 
     @classmethod
     def begin(
@@ -229,6 +246,7 @@ class Member(Generic[N]):
         repeats: Tensor | None = None,
         problems: Problems = draw_problem,
     ) -> Member[N]:
+        """Split the rows, build the network and return a member that has made no step yet."""
         window = given if isinstance(given, Window) else None
         rows, count = (given, len(given)) if isinstance(given, Tensor) else (given.rows, given.total)
         if window is not None:
@@ -236,7 +254,10 @@ class Member(Generic[N]):
         else:
             fitted, held_out = split(rows, config.holdout, seed) if marks is None else split_as(rows, marks)
         if config.patience is not None and held_out is None:
-            raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {count} rows is none")
+            raise ConfigError(
+                f"fit.patience needs held-out rows, but none of {count} rows is held out (fit.holdout is "
+                f"{config.holdout}): raise fit.holdout, or do not set fit.patience"
+            )
         if config.overfit is not None and held_out is None:
             log.info("no rows are held out: fit.overfit cannot stop this fit")
         if repeats is not None:
@@ -252,7 +273,7 @@ class Member(Generic[N]):
         return cls(rows, count, fitted, held_out, seed, result, source, None, None, hidden, problems, window)
 
     def draw_round(self, number: int, count: int, noise: NoiseConfig) -> Problem:
-        """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
+        """Draw the `count` rows of round `number` and return their regression problem: a function of (seed, number)."""
         if self.window is not None:
             self.fitted = self.window.at(number)
         compute.reseed(self.source, self.seed, _ROUNDS, number)
@@ -266,8 +287,8 @@ class Member(Generic[N]):
         result.seconds = seconds
         entry = {"step": result.steps, "loss": mean, "seconds": seconds}
         if self.held_out is not None:
-            asked = loss, self.hidden, self.problems
-            entry["held_out"] = held_out_loss(result.network, self.held_out, noise, self.seed, *asked)
+            arguments = self.held_out, noise, self.seed, loss, self.hidden, self.problems
+            entry["held_out"] = held_out_loss(result.network, *arguments)
         if not all(map(math.isfinite, entry.values())):
             self.diverged = Diverged(
                 f"the loss is {mean} at step {result.steps}: lower fit.learning_rate, or scale the data"
@@ -278,17 +299,18 @@ class Member(Generic[N]):
             self.best = average.clone()
 
     def is_over(self, config: FitConfig) -> bool:
+        """Return whether the member has diverged or has reached a stopping rule."""
         return self.diverged is not None or is_over(self.result, config)
 
     def final(self, average: Tensor, config: FitConfig) -> Tensor:
-        """The weights that the fit ends with, in memory of their own."""
+        """Return the weights that the fit ends with (P,), in their own memory."""
         best = self.best if keeps_best(config, self.result.history) else None
         return average.clone() if best is None else best
 
 
 @dataclass
 class State:
-    """What changes from round to round. All but the last are (S, P), a row a member."""
+    """Weights and optimiser state of all members. All tensors are (S, P), one row per member, except `adam_step`."""
 
     weights: Tensor
     average: Tensor
@@ -298,19 +320,20 @@ class State:
 
     @classmethod
     def initial(cls, weights: Tensor) -> State:
+        """Return the state before the first step, with these `weights` (S, P)."""
         mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
         return cls(weights, weights.clone(), mean, square, weights.new_zeros(()))
 
     def of(self, places: list[int]) -> State:
-        """A copy with some of the members only."""
+        """Return a copy that has only the members at `places`."""
         mean, square = self.adam_mean[places], self.adam_square[places]
         return State(self.weights[places], self.average[places], mean, square, self.adam_step)
 
 
 class Trainer:
-    """The members that go on, all at the same step, and a stretch of steps as a function of their state.
+    """Runs optimiser steps of all members that are not finished. All members are at the same step.
 
-    Everything is in tensors that stay where they are, so that a round of steps is captured once and replayed.
+    All data is in tensors that keep their address, so that a round of steps is captured once and then replayed.
     """
 
     def __init__(
@@ -330,7 +353,7 @@ class Trainer:
             flat.bind(network, average)
         self.gradient = loss_and_gradient(networks, flat, state.weights, loss, dtype)
         self.loss_sums = state.weights.new_zeros(len(members))
-        # What a round is given: its noisy rows, its learning rates, how far the averages move at its end.
+        # The inputs of a round: the regression problems, the learning rates, and the rate of the averaged weights.
         size, hidden = (self.round_steps, len(members), self.batch), members[0].hidden
         columns = networks[0].columns
         given = state.weights.new_zeros(1, len(hidden)) if hidden else None
@@ -344,19 +367,19 @@ class Trainer:
         self._captured = compute.capture(self._whole_round, state.weights.device, changing)
 
     def run(self, first: int, rates: Tensor) -> list[float]:
-        """Steps `first` onwards, one for each of the `rates`. Returns the mean loss of each member."""
+        """Run one step for each learning rate in `rates`, from step `first` on. Return the mean loss of each member."""
         self.loss_sums.zero_()
         for at, some in enumerate(torch.split(rates.to(self.rates.device), self.round_steps)):
             self._run_round(first // self.round_steps + at, some)
         return [total / len(rates) for total in self.loss_sums.tolist()]  # waits for the device
 
     def _run_round(self, number: int, rates: Tensor) -> None:
-        """A round, of fewer steps than a whole one only at the very end."""
+        """Run one round. It has fewer steps than `round_steps` only if it is the last round of the fit."""
         for place, member in enumerate(self.members):
-            inputs, c_noise, target, told = member.draw_round(number, self.round_steps * self.batch, self.noise)
-            condition = self.gradient.condition(place, c_noise, told)
-            for drawn, given in ((inputs, self.inputs), (condition, self.condition), (target, self.target)):
-                given[:, place] = drawn.view(self.round_steps, self.batch, -1)
+            inputs, c_noise, target, given = member.draw_round(number, self.round_steps * self.batch, self.noise)
+            condition = self.gradient.condition(place, c_noise, given)
+            for drawn, into in ((inputs, self.inputs), (condition, self.condition), (target, self.target)):
+                into[:, place] = drawn.view(self.round_steps, self.batch, -1)
         self.rates[: len(rates)] = rates
         self.average_rate.fill_(average_rate(self.config, number))
         if len(rates) == self.round_steps:
@@ -376,14 +399,15 @@ class Trainer:
         s, c, g = self.state, self.config, self.gradient
         self.loss_sums.add_(g(self.inputs[step], self.condition[step], self.target[step]))
         s.adam_step.add_(1)
-        # The reference's AdamW has no decay: it is Adam. The time goes into reading and writing the weights.
+        # The reference uses AdamW without weight decay, which is Adam. Most time goes into reading and writing weights,
+        # which this kernel does once per step.
         adam_step(
             s.weights, g.working, g.gradient, s.adam_mean, s.adam_square, s.adam_step, self.rates[step],
             max_grad_norm=c.max_grad_norm, beta1=c.beta1, beta2=c.beta2,
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of what is captured: on a CPU it refers back to the trainer, which would keep the rows alive."""
+        """Delete the captured round. On a CPU it refers to the trainer: this cycle would keep the rows in memory."""
         del self._captured
 
 
@@ -397,6 +421,7 @@ def _fit(
     progress: Progress,
     phase_name: str = "fit",
 ) -> None:
+    """Fit all members to their end, from the checkpoint `kept` if its file exists."""
     flat = FlatWeights(members[0].result.network)
     going, state = members, State.initial(torch.stack([flat.gather(member.result.network) for member in members]))
     if kept is not None and kept.exists():
@@ -405,7 +430,8 @@ def _fit(
     saved = max((member.result.steps, member.result.seconds) for member in members)
     began = time.monotonic() - saved[1]
     with progress.phase(phase_name, config.steps, saved[0]) as phase:
-        for place, entry in enumerate(going[0].result.history if going else []):  # of the process that was interrupted
+        # Report the measurements of the interrupted process again.
+        for place, entry in enumerate(going[0].result.history if going else []):
             measured(phase, int(entry["step"]), _means(going, place))
         while going:
             trainer = Trainer(going, state, config, noise, loss, dtype)
@@ -435,7 +461,8 @@ def _fit(
 def _to_keep(
     members: list[Member[N]], going: list[Member[N]], state: State, flat: FlatWeights
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """For a checkpoint: the state of those who go on, the weights of those who are done, and how each of them went."""
+    """Return what a checkpoint stores: the state of unfinished members, the weights of finished members, and the course
+    of each fit."""
     tensors, courses = dict(vars(state)) if going else {}, []
     for place, member in enumerate(members):
         goes_on = any(member is one for one in going)
@@ -451,7 +478,8 @@ def _to_keep(
 def _resumed(
     members: list[Member[N]], flat: FlatWeights, state: State, tensors: dict[str, Tensor], course: dict[str, Any]
 ) -> tuple[list[Member[N]], State]:
-    """Bring the members to where the checkpoint was written: those who go on from there, and their state."""
+    """Set the members to the point at which the checkpoint was written. Return the unfinished members and their
+    state."""
     going = []
     for place, (member, kept) in enumerate(zip(members, course["members"], strict=True)):
         member.result = replace(member.result, **kept["course"])
@@ -472,35 +500,38 @@ def _check(
     marks: Sequence[Tensor | None],
     config: FitConfig,
 ) -> None:
+    """Raise an error if the members cannot be fitted together."""
     counts = [len(each) for each in (rows, seeds, starts, marks)]
     if not rows or len(set(counts)) > 1:
         raise ConfigError(
-            "expected rows, a seed, and where given a start and held-out marks for each of at least one member, "
-            "got {} of rows, {} seeds, {} starts, {} of marks".format(*counts)
+            "expected rows, seeds, start and held_out to have one element for each of at least one member, "
+            "got rows: {}, seeds: {}, start: {}, held_out: {} elements".format(*counts)
         )
     given = [(each.rows, each.total) if isinstance(each, Window) else (each, len(each)) for each in rows]
     columns, places = {each.shape[1] for each, _ in given}, {each.device for each, _ in given}
     if len(columns) > 1 or len(places) > 1:
         raise ConfigError(
-            f"expected rows of one width on one device, got {sorted(columns)} columns on {sorted(map(str, places))}: "
-            "fit the others apart"
+            "expected rows with the same number of columns on the same device, "
+            f"got {sorted(columns)} columns on {sorted(map(str, places))}: fit them separately"
         )
     batches = {config.batch_for(count) for _, count in given}
     if len(batches) > 1:
         raise ConfigError(
-            f"the numbers of rows call for batches of {sorted(batches)}: set fit.batch_size to one for all"
+            f"members with different numbers of rows would get different batch sizes, {sorted(batches)}: set "
+            "fit.batch_size"
         )
 
 
 def _means(going: Sequence[Member[Any]], place: int = -1) -> dict[str, float]:
-    """The measurements at a place of the history, the latest one, averaged over the members that have them."""
+    """Return the measurements at index `place` of the history (by default the latest), averaged over the members that
+    have not diverged."""
     latest = [member.result.history[place] for member in going if member.diverged is None]
     names = [name for name in ("loss", "held_out") if latest and all(name in entry for entry in latest)]
     return {name: sum(entry[name] for entry in latest) / len(latest) for name in names}
 
 
 def _noted(going: Sequence[Member[Any]], members: int, config: FitConfig) -> str:
-    """The latest measurements in words, for progress: their means."""
+    """Return the latest measurements, averaged over the members, as the text that progress shows."""
     latest = [member.result.history[-1] for member in going if member.diverged is None]
     if not latest:
         return "diverged"
@@ -511,17 +542,18 @@ def _noted(going: Sequence[Member[Any]], members: int, config: FitConfig) -> str
 
 
 def average_rate(config: FitConfig, number: int) -> float:
-    """How far the average moves towards the weights at the end of round `number`."""
-    # NOTE[paper]: the reference's average warms up in the same way, counted in steps. Here it is counted in rounds,
-    # which is slower by `ema_every`: a short fit then averages over its last weights alone.
+    """Return the share by which the averaged weights move towards the weights at the end of round `number`."""
+    # NOTE[paper]: the average of the reference warms up in the same way, but over steps. Here it warms up over rounds,
+    # which is slower by a factor of `ema_every`. So a short fit averages only over its last weights.
     warming: float = (1 + number) ** (-2 / 3)
     return max(1 - config.ema_decay, warming)
 
 
 def next_rates(config: FitConfig, result: FitResult[Any]) -> Tensor:
-    """The learning rates of the steps until the next measurement, a whole number of rounds unless the steps run out.
+    """Return the learning rates of the steps until the next measurement.
 
-    With a budget of minutes no stretch takes more than a fiftieth of it, as far as the speed so far can tell.
+    They cover a whole number of rounds, except at the end of the fit. With a time limit, the number of steps is chosen
+    so that they take at most a fiftieth of the limit at the speed measured so far, but at least one round.
     """
     wanted = config.evaluate_every
     if config.minutes is not None:
@@ -532,7 +564,10 @@ def next_rates(config: FitConfig, result: FitResult[Any]) -> Tensor:
 
 
 def learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -> Tensor:
-    """Cosine to 0 over the steps, or over the minutes where those run out first. (steps,)"""
+    """Return the learning rates (steps,) of `steps` steps from step `first` on.
+
+    They fall to 0 along a cosine over the steps of the fit, or over its time limit if that ends first.
+    """
     done = (torch.arange(first, first + steps, dtype=torch.float64)) / config.steps
     if config.minutes is not None:
         done = done.clamp(min=min(seconds / (60 * config.minutes), 1.0))
@@ -540,7 +575,7 @@ def learning_rates(config: FitConfig, first: int, steps: int, seconds: float) ->
 
 
 def is_over(result: FitResult[Any], config: FitConfig) -> bool:
-    """Whether steps, time or patience have run out, or the held-out loss shows overfitting."""
+    """Return whether the steps, the time or the patience have run out, or the held-out loss shows overfitting."""
     if result.steps >= config.steps:
         return True
     if config.minutes is not None and result.seconds >= 60 * config.minutes:
@@ -554,12 +589,12 @@ def is_over(result: FitResult[Any], config: FitConfig) -> bool:
 
 
 def has_overfit(history: Sequence[Mapping[str, float]], limit: float | None) -> bool:
-    """Whether the held-out loss is more than `limit` of its lowest above it."""
+    """Return whether the latest held-out loss is more than (1 + limit) times the lowest one."""
     if limit is None or not history or "held_out" not in history[-1]:
         return False
     return history[-1]["held_out"] > (1 + limit) * min(entry["held_out"] for entry in history)
 
 
 def keeps_best(config: FitConfig, history: Sequence[Mapping[str, float]]) -> bool:
-    """Whether a fit ends with the weights that had the lowest held-out loss, instead of its last ones."""
+    """Return whether a fit ends with the weights of the lowest held-out loss, instead of its last weights."""
     return config.patience is not None or has_overfit(history, config.overfit)

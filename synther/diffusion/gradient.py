@@ -1,8 +1,9 @@
-"""The loss of a batch and its gradient, for one network or several of one shape, each on a batch of its own.
+"""Compute the loss and its gradient, for one network or for several networks of one shape, each on its own batch.
 
-`ByAutograd` takes any network and any loss. `ByHand` is the fast path of `Network` under the squared error: the network
-is a dozen matrix products, and so is its derivative. Each gradient lands where the optimiser wants it, and what comes
-before and after a product is done with it. A test compares both.
+`ByAutograd` works with any network and any loss. `ByHand` is the fast path for `Network` with the squared error. This
+network is a dozen matrix products, and so is its derivative, which is written out in `explicit_gradient`. Each gradient
+is written directly to the memory that the optimiser reads, and the elementwise operations before and after a product
+are fused with it. A test compares both classes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from synther.diffusion.edm import Loss, Problem, squared_error
 from synther.diffusion.networks import DenoisingNetwork, Network
 from synther.kernels.dense import dense
 
-_NARROW = 512  # columns
-_ALIGN = 64  # elements: every tensor starts on an address that fast matrix kernels accept
+_NARROW = 512  # maximum width of a network for which one CPU thread is faster than several
+_ALIGN = 64  # elements: each tensor starts at a multiple of this, an address that fast matrix kernels accept
 
 
 class FlatWeights:
-    """All weights of a module as one vector (P,), so that clipping, the optimiser and averaging are one operation each.
+    """The positions of all parameters of a module in one vector (P,).
 
-    It knows where each parameter lies.
+    With all weights in one vector, gradient clipping, the optimiser step and averaging are one operation each.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -39,13 +40,14 @@ class FlatWeights:
             self.size += -(-shape.numel() // _ALIGN) * _ALIGN
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """`vector` (P,) cut into tensors of the parameters' shapes; a stack (S, P) into stacks of them."""
+        """Return views of `vector` (P,) with the names and shapes of the parameters. For a stack (S, P), each view has
+        an axis S in front."""
         lead = vector.shape[:-1]
         spans = ((name, self.starts[name], shape) for name, shape in self.shapes.items())
         return {name: vector[..., at : at + shape.numel()].view((*lead, *shape)) for name, at, shape in spans}
 
     def gather(self, module: nn.Module) -> Tensor:
-        """The module's weights as a new float32 vector (P,)."""
+        """Copy the module's weights into a new float32 vector (P,)."""
         parameters = dict(module.named_parameters())
         vector = torch.zeros(self.size, device=next(iter(parameters.values())).device, dtype=torch.float32)
         for name, view in self.views(vector).items():
@@ -53,24 +55,24 @@ class FlatWeights:
         return vector
 
     def bind(self, module: nn.Module, vector: Tensor) -> None:
-        """Make the module's parameters windows into `vector`: a change of one changes the other."""
+        """Make the module's parameters views of `vector`, so that a change of one changes the other."""
         views = self.views(vector)
         for name, parameter in module.named_parameters():
             parameter.data = views[name]
 
 
 class LossAndGradient(Protocol):
-    """Writes each member's gradient into a row of `gradient` (S, P) and returns the losses (S,).
+    """A callable that writes each member's gradient into a row of `gradient` (S, P) and returns the losses (S,).
 
-    It reads the weights from `working` (S, P), which the optimiser keeps up to date: the weights themselves, or a copy
-    in a shorter type. `inputs`, `condition` and `target` are (S, B, ...), the first two in the type of `working`.
+    It reads the weights from `working` (S, P), which the optimiser keeps up to date. These are the weights themselves
+    or a copy in bf16. `inputs`, `condition` and `target` are (S, B, ...); the first two have the dtype of `working`.
     """
 
     working: Tensor
     gradient: Tensor
 
     def condition(self, member: int, c_noise: Tensor, given: Tensor | None) -> Tensor:
-        """What the noise levels (N, 1) and the conditions (N, K) become before the steps of a round begin. (N, ...)"""
+        """Encode noise levels (N, 1) and conditions (N, K) for all steps of a round. Return (N, ...)."""
         ...
 
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor: ...
@@ -79,18 +81,21 @@ class LossAndGradient(Protocol):
 def loss_and_gradient(
     networks: Sequence[DenoisingNetwork], flat: FlatWeights, weights: Tensor, loss: Loss, dtype: torch.dtype
 ) -> LossAndGradient:
-    """The fast path where there is one for this class of network and this loss, else autograd.
+    """Return the fast path for this class of network and this loss if there is one, else `ByAutograd`.
 
-    `weights` (S, P) are float32; matrix products are to be done in `dtype`.
+    `weights` (S, P) are float32. Matrix products are computed in `dtype`.
     """
-    known = isinstance(loss, Hashable)  # a loss may be any callable object
-    made = FAST_PATHS.get((type(networks[0]), loss), ByAutograd) if known else ByAutograd
-    found: LossAndGradient = made(networks, flat, weights, loss, dtype)
-    return found
+    hashable = isinstance(loss, Hashable)  # a loss may be any callable object
+    chosen = FAST_PATHS.get((type(networks[0]), loss), ByAutograd) if hashable else ByAutograd
+    made: LossAndGradient = chosen(networks, flat, weights, loss, dtype)
+    return made
 
 
 class ByAutograd:
-    """Any network and any loss, one member after the other. bf16 is PyTorch's autocast on float32 weights."""
+    """Loss and gradient by autograd, for any network and any loss. Members are computed one after the other.
+
+    For bf16, it uses PyTorch's autocast with float32 weights.
+    """
 
     def __init__(
         self, networks: Sequence[DenoisingNetwork], flat: FlatWeights, weights: Tensor, loss: Loss, dtype: torch.dtype
@@ -125,16 +130,16 @@ class ByAutograd:
 
 
 class ByHand:
-    """`Network` under the squared error, in `dtype`."""
+    """Loss and gradient of `Network` with the squared error, in `dtype`, without autograd."""
 
     def __init__(
         self, networks: Sequence[Network], flat: FlatWeights, weights: Tensor, loss: Loss, dtype: torch.dtype
     ) -> None:
-        self.working = weights.to(dtype)  # the weights themselves, where they have this type
+        self.working = weights.to(dtype)  # no copy if `dtype` is float32
         self.gradient = torch.zeros_like(self.working)
         self._networks, self._alone = networks, len(networks) == 1
         self._lanes = compute.Lanes(weights.device)
-        # Without the axis of members, the products of one network are single ones, which have the faster kernels.
+        # With one network the axis of members is dropped, because kernels of single products are faster than batched.
         self._weights, self._into = (
             flat.views(stack[0] if self._alone else stack) for stack in (self.working, self.gradient)
         )
@@ -145,19 +150,19 @@ class ByHand:
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
         given = (condition[0], inputs[0], target[0]) if self._alone else (condition, inputs, target)
         skip = self._networks[0].skip
-        return written_out(self._weights, *given, self._into, skip=skip, lanes=self._lanes).view(-1)
+        return explicit_gradient(self._weights, *given, self._into, skip=skip, lanes=self._lanes).view(-1)
 
 
 def is_narrow(network: object) -> bool:
-    """Whether products on a CPU are too small to be divided among threads."""
+    """Return whether the network's products are so small that one CPU thread is faster than several."""
     return isinstance(network, NetworkConfig) and network.width <= _NARROW
 
 
 FAST_PATHS: dict[tuple[type[DenoisingNetwork], Loss], Any] = {(Network, squared_error): ByHand}
-"""Classes like `ByHand`, each for a network of exactly this class and this loss."""
+"""Classes like `ByHand`, each for networks of exactly one class and for one loss."""
 
 
-def written_out(
+def explicit_gradient(
     weights: dict[str, Tensor],
     features: Tensor,
     rows: Tensor,
@@ -167,11 +172,11 @@ def written_out(
     skip: bool,
     lanes: compute.Lanes,
 ) -> Tensor:
-    """Write the derivative of mean((F - target)^2) into `gradient`, and return this loss in the target's type.
+    """Write the gradient of mean((F - target)^2) into `gradient`, and return this loss in the dtype of the target.
 
-    `features` (B, C) are those of c_noise and of the conditions, `rows` and `target` are (B, D); `features` and `rows`
-    are in the type of the weights. Each tensor may have an axis of members in front, and the losses are then (S,).
-    Weights and gradients go by the names of `Network`, and `skip` is `Network.skip`.
+    `features` (B, C) encode c_noise and the conditions. `rows` and `target` are (B, D). `features` and `rows` have the
+    dtype of the weights. All tensors may have an axis of members in front; then the losses are (S,). The keys of
+    `weights` and `gradient` are the parameter names of `Network`, and `skip` is `Network.skip`.
     """
     w, g = weights, gradient
     block_weights, block_biases = w["block_weight"].unbind(-3), w["block_bias"].unbind(-2)
@@ -189,7 +194,7 @@ def written_out(
     level = forwards(features, "level_in", kind="silu", activated=level_hidden)
     lanes.join()
     embedding = forwards(level_hidden, "level_out", skip=embedded_rows)
-    hidden = rows.new_empty(blocks + 1, *lead, width)  # what enters each product: (L + 1, B, W)
+    hidden = rows.new_empty(blocks + 1, *lead, width)  # input of each block's product and of row_out: (L + 1, B, W)
     x = forwards(embedding, "widen", activated=hidden[0])
     for block, (weight, bias) in enumerate(zip(block_weights, block_biases, strict=True)):
         right = compute.right_factor(weight)
@@ -197,8 +202,8 @@ def written_out(
     count = target.shape[-2:].numel()
     d_out = forwards(hidden[blocks], "row_out", target=target, scale=2 / count)
 
-    # Backwards. What the next layer does not need is done aside.
-    d_x = torch.empty_like(hidden)  # the gradient of the first block's input and of each block's output: (1 + L, B, W)
+    # Backwards. Results that the next layer does not need are computed on side streams.
+    d_x = torch.empty_like(hidden)  # gradients of the first block's input and of each block's output: (1 + L, B, W)
 
     def product(a: Tensor, b: Tensor, out: Tensor) -> None:
         with lanes.aside():
@@ -206,13 +211,13 @@ def written_out(
 
     def layer_gradient(d_out: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
         product(d_out.mT, x, weight)
-        product(ones, d_out, bias.unsqueeze(-2))  # a sum over the batch, faster than a reduction
+        product(ones, d_out, bias.unsqueeze(-2))  # a sum over the batch; as a product it is faster than a reduction
 
     def block_gradients(first: int, end: int) -> None:
         if rows.ndim == 3:
             for block in range(first, end):
                 layer_gradient(d_x[block + 1], hidden[block], of_weights[block], of_biases[block])
-        elif first < end:  # one batched product fills a GPU where small ones leave it idle
+        elif first < end:  # one batched product uses a GPU better than several small products
             d_after = d_x[first + 1 : end + 1]
             product(d_after.mT, hidden[first:end], g["block_weight"][first:end])
             product(ones.expand(end - first, -1, -1), d_after, g["block_bias"][first:end].unsqueeze(1))

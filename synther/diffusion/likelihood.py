@@ -1,4 +1,4 @@
-"""Exact log-likelihood through the probability-flow ODE (Song et al. 2021, Eq. 39; in Karras et al.'s time sigma)."""
+"""Exact log-likelihood of rows, by the probability-flow ODE (Song et al. 2021, Eq. 39; here in sigma, as in EDM)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from synther.diffusion.samplers import Denoise
 
 
 def log_likelihood(denoise: Denoise, x: Tensor, noise: NoiseConfig, steps: int = 64) -> Tensor:
-    """Nats of each row of `x` (N, D) under the model at noise sigma_min, as (N,).
+    """Return the log-likelihood in nats of each row of `x` (N, D), under the model's density at noise sigma_min (N,).
 
-    In u = ln sigma the ODE is dx/du = x - D(x; sigma), whose divergence is taken exactly, column by column. Both are
-    integrated from sigma_min to sigma_max, where the density is a Gaussian, with the classical Runge-Kutta method.
+    With u = ln sigma, the ODE is dx/du = x - D(x; sigma). Its divergence is computed exactly, column by column. Both
+    are integrated with the classical Runge-Kutta method from sigma_min to sigma_max, where the density is Gaussian.
     """
     columns = x.shape[1]
     low, high = math.log(noise.sigma_min), math.log(noise.sigma_max)
@@ -35,7 +35,7 @@ def log_likelihood(denoise: Denoise, x: Tensor, noise: NoiseConfig, steps: int =
 
 
 def _flow(denoise: Denoise, x: Tensor, u: float) -> tuple[Tensor, Tensor]:
-    """The velocity x - D(x; e^u) (N, D) and its divergence (N,)."""
+    """Return the velocity x - D(x; e^u) (N, D) and its divergence (N,)."""
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
         denoised = denoise(x, math.exp(u))

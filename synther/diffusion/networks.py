@@ -1,4 +1,8 @@
-"""The denoising network F(c_in x; c_noise): a residual MLP whose noise level arrives through Fourier features."""
+"""The denoising network F(c_in x; c_noise): a residual MLP that gets the noise level as Fourier features.
+
+`Network` is the network for fitting. `InferenceNetwork` computes the same function faster, without gradients. Users can
+bring another architecture: see `DenoisingNetwork`.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,18 @@ from synther.kernels.residual import residual_block
 
 
 class DenoisingNetwork(nn.Module):
-    """What every architecture derives from: `forward(x, c_noise)` takes (N, D) and (N, 1) to (N, D).
+    """Base class of all architectures. A subclass defines `forward(x, c_noise)`, from (N, D) and (N, 1) to (N, D).
 
-    Written in plain PyTorch it can be fitted and sampled from. All its parameters are fitted; buffers stay as they are.
-    One that takes K conditions has `forward(x, c_noise, given)`, with quantiles (N, K) of which NaN is unknown.
+    A subclass in plain PyTorch can be fitted and sampled from. All its parameters are fitted; its buffers do not
+    change. If it takes K conditions, it defines `forward(x, c_noise, given)`, where `given` (N, K) are quantiles and
+    NaN means unknown.
     """
 
     columns: int
     conditions: int = 0
 
     def at_noise(self, x: Tensor, c_noise: float, given: Tensor | None = None) -> Tensor:
-        """`forward` with one noise level for all rows."""
+        """Call `forward` with one noise level for all rows."""
         level = torch.full((len(x), 1), c_noise, device=x.device, dtype=x.dtype)
         out: Tensor = self(x, level) if given is None else self(x, level, given)
         return out
@@ -39,24 +44,26 @@ N_co = TypeVar("N_co", bound=DenoisingNetwork, covariant=True)
 
 
 class NetworkSpec(Protocol[N_co]):
-    """A frozen dataclass that describes an architecture, such as `NetworkConfig`."""
+    """A frozen dataclass that describes an architecture, for example `NetworkConfig`."""
 
     def build(self, columns: int, conditions: int = 0) -> N_co:
-        """A network for rows of so many columns, with random weights. It is asked for conditions only where there are
-        some."""
+        """Return a network with random weights for rows of `columns` columns.
+
+        `conditions` is passed only if there are conditions, so an architecture without them need not have it.
+        """
         ...
 
 
 class Network(DenoisingNetwork):
-    """The paper's network. The blocks' weights are one stacked parameter (see gradient.py).
+    """The network of the paper. The weights of its blocks are one stacked parameter (see gradient.py).
 
-    It begins in float32, whatever PyTorch's default type is.
+    The weights are initialised in float32, independent of PyTorch's default dtype.
     """
 
     def __init__(self, columns: int, config: NetworkConfig, conditions: int = 0) -> None:
         super().__init__()
-        # NOTE[paper]: the reference sends every row through `embedding` columns, which loses a part of any wider row
-        # (pixel latents have 207). Here the layer grows with the row unless `squeeze` asks for the reference's.
+        # NOTE[paper]: in the reference, every row passes through a layer of `embedding` units. It loses a part of every
+        # wider row (pixel latents have 207 columns). Here the layer grows with the row, except with `squeeze`.
         embedding = config.embedding if config.squeeze else max(config.embedding, columns)
         self.columns, self.config, self.conditions = columns, config, conditions
         self.frequencies: Tensor
@@ -69,16 +76,20 @@ class Network(DenoisingNetwork):
         self.block_weight = nn.Parameter(empty(config.depth, config.width, config.width))  # (L, out, in)
         self.block_bias = nn.Parameter(empty(config.depth, config.width))
         self.row_out = linear(config.width, columns)
-        bound = 1 / math.sqrt(config.width)  # what nn.Linear starts from
+        bound = 1 / math.sqrt(config.width)  # the initialisation of nn.Linear
         nn.init.uniform_(self.block_weight, -bound, bound)
         nn.init.uniform_(self.block_bias, -bound, bound)
 
     @property
     def skip(self) -> bool:
+        """Whether the blocks have a skip connection."""
         return self.config.kind == "residual"
 
     def features(self, c_noise: Tensor, given: Tensor | None = None) -> Tensor:
-        """(N, 1) noise levels and (N, K) conditions to (N, 1 + 2 frequencies + 9 K), in the type of the levels."""
+        """Encode noise levels (N, 1) and conditions (N, K) as features (N, 1 + 2 frequencies + 9 K).
+
+        They have the dtype of the noise levels. If the network takes conditions and `given` is None, all are unknown.
+        """
         angles = 2 * math.pi * c_noise * self.frequencies
         level = torch.cat([c_noise, angles.sin(), angles.cos()], dim=1)
         if not self.conditions:
@@ -88,7 +99,7 @@ class Network(DenoisingNetwork):
         return torch.cat([level.expand(len(given), -1), condition_features(given).to(level)], dim=1)
 
     def embed(self, c_noise: Tensor, given: Tensor | None = None) -> Tensor:
-        """(N, 1) noise levels, or one for all, and (N, K) conditions to (N, embedding)."""
+        """Embed noise levels (N, 1), or (1, 1) for all rows, and conditions (N, K). Return (N, embedding)."""
         features = self.features(c_noise, given).to(self.level_in.weight.dtype)
         embedded: Tensor = self.level_out(functional.silu(self.level_in(features)))
         return embedded
@@ -102,17 +113,21 @@ class Network(DenoisingNetwork):
         return out
 
     def at_noise(self, x: Tensor, c_noise: float, given: Tensor | None = None) -> Tensor:
-        """`forward` with one noise level for all rows, embedded once."""
-        told = () if given is None else (given,)
-        return self.forward(x, torch.full((1, 1), c_noise, device=x.device, dtype=x.dtype), *told)
+        """Call `forward` with one noise level for all rows, which is embedded only once."""
+        conditions = () if given is None else (given,)
+        return self.forward(x, torch.full((1, 1), c_noise, device=x.device, dtype=x.dtype), *conditions)
 
 
 WAVES = 8
+"""Number of cosine features of a condition."""
 
 
 def condition_features(given: Tensor) -> Tensor:
-    """Quantiles (N, K) to (N, 9 K): whether each is known, and eight waves of it, so that narrow ranges differ. All
-    are 0 for NaN, which is unknown."""
+    """Encode conditions, quantiles (N, K), as features (N, 9 K).
+
+    The features of a condition are a flag that it is known, and cosine waves of eight frequencies, so that the network
+    can distinguish narrow ranges. All nine are 0 if the condition is NaN (unknown).
+    """
     known = ~given.isnan()
     waves = torch.arange(1, WAVES + 1, device=given.device, dtype=given.dtype)
     angles = math.pi * given.nan_to_num(0.5).unsqueeze(-1) * waves
@@ -121,11 +136,12 @@ def condition_features(given: Tensor) -> Tensor:
 
 
 class InferenceNetwork:
-    """The same function without gradients, at one noise level for all rows, in `dtype`.
+    """The same function as `network`, without gradients, at one noise level for all rows, in `dtype`.
 
-    The two layers before the blocks have nothing between them and become one, whose bias carries the noise level. Its
-    input is padded to a multiple of 8 columns, which matrix units need. Where rows have conditions, each has a bias of
-    its own. On a CPU, conditions that many rows share (such as whether a row begins an episode) are embedded once.
+    The two linear layers before the blocks have no activation between them. They are merged into one layer, and its
+    bias contains the embedded noise level. The input of this layer is padded to a multiple of 8 columns, which matrix
+    units need. If rows have conditions, every row has its own bias. On a CPU, conditions that many rows share (for
+    example whether a row is an episode start) are embedded once.
     """
 
     def __init__(self, network: Network, dtype: torch.dtype) -> None:
@@ -139,7 +155,7 @@ class InferenceNetwork:
         exit_weight = functional.pad(network.row_out.weight.detach(), (0, 0, 0, self.padding))
         self.exit = compute.right_factor(exit_weight.to(dtype))  # (W, D + padding)
         self.exit_bias = functional.pad(network.row_out.bias.detach(), (0, self.padding)).to(dtype)
-        self.entry_biases: dict[float, Tensor] = {}  # a sampler meets the same levels for every block of rows
+        self.entry_biases: dict[float, Tensor] = {}  # a cache: a sampler uses the same levels for every block of rows
         if network.conditions:
             shown = (1 + WAVES) * network.conditions
             self.shown_in = compute.right_factor(network.level_in.weight.detach()[:, -shown:].to(dtype))  # (9 K, E)
@@ -150,7 +166,8 @@ class InferenceNetwork:
 
     @torch.no_grad()
     def at_noise(self, x: Tensor, c_noise: float, given: Tensor | None = None) -> Tensor:
-        """(N, D) scaled noisy rows, their noise level and conditions (N, K) to (N, D), in the rows' type."""
+        """Return the network's output (N, D) for scaled noisy rows (N, D), in their dtype. `given` (N, K) are their
+        conditions."""
         padded = x.new_zeros(len(x), len(self.entry), dtype=self.dtype)
         padded[:, : x.shape[1]] = x
         if given is None:
@@ -164,7 +181,7 @@ class InferenceNetwork:
         return out[:, : self.network.columns].to(x.dtype)
 
     def _entry_bias(self, c_noise: float) -> Tensor:
-        """(W,)"""
+        """Return the bias of the merged entry layer at this noise level (W,)."""
         if c_noise not in self.entry_biases:
             n = self.network
             embedded = n.embed(torch.full((1, 1), c_noise, device=self.entry.device, dtype=n.widen.weight.dtype))
@@ -172,9 +189,9 @@ class InferenceNetwork:
         return self.entry_biases[c_noise]
 
     def _entry_biases(self, c_noise: float, given: Tensor) -> Tensor:
-        """(N, W)"""
-        if given.device.type == "cpu" and (found := distinct_rows(given)) is not None:
-            distinct, place = found
+        """Return the bias of the merged entry layer for each row of conditions (N, W)."""
+        if given.device.type == "cpu" and (grouped := distinct_rows(given)) is not None:
+            distinct, place = grouped
             return self._entry_biases(c_noise, distinct).index_select(0, place)
         n = self.network
         if c_noise not in self.level_ins:
@@ -185,9 +202,9 @@ class InferenceNetwork:
 
 
 def distinct_rows(given: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The different rows of a matrix (N, K), and which of them each row is (N,); None if half of them or more differ.
+    """Return the distinct rows of a matrix (N, K), and for each row the index of its distinct row (N,).
 
-    Rows are compared as bytes, so that NaN equals NaN.
+    Return None if there are N / 2 distinct rows or more. Rows are compared as bytes, so that NaN equals NaN.
     """
     rows = given.contiguous().numpy()
     code = rows.view(np.dtype((np.void, rows[:1].nbytes))) if rows.shape[1] > 1 else rows.view(f"i{rows.itemsize}")
@@ -196,12 +213,13 @@ def distinct_rows(given: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def rearranged(network: Network, columns: Sequence[int | None], conditions: Sequence[int | None] = ()) -> Network:
-    """A copy of `network` whose column i is the old column `columns[i]`, or one without any weight yet (None).
-    Conditions likewise.
+    """Return a copy of `network` for rows with other columns and conditions.
 
-    As far as rows have the old columns, and no fewer, it is the same function of them.
+    Column i of the new network is the old column `columns[i]`. If that is None, it is a new column, without influence
+    on the output yet. `conditions` works in the same way. If all old columns are kept, the new network computes the
+    same function of them.
     """
-    with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
+    with torch.random.fork_rng(devices=[]):  # the initial random weights are overwritten below
         new = Network(len(columns), network.config, len(conditions))
     new.to(network.frequencies.device).requires_grad_(False)
     kept = [place for place, old in enumerate(columns) if old is not None]
@@ -216,16 +234,17 @@ def rearranged(network: Network, columns: Sequence[int | None], conditions: Sequ
             if name == "row_in.weight":
                 shared = min(len(parameter), len(old))
                 parameter[:shared, kept] = old[:shared, source]
-                # The layer where row and noise level meet has grown: each new place sees a new column. What follows it
-                # is 0, and were both, neither would ever have a gradient.
+                # The embedding may have grown. Each new unit sees one new column, with weight 1. The weights after
+                # these units are 0. If the weights before them were 0 too, neither would ever get a gradient.
                 parameter[range(shared, len(parameter)), added[: len(parameter) - shared]] = 1.0
             elif name == "level_in.weight":
                 level, shared = 1 + 2 * network.config.frequencies, min(len(parameter), len(old))
                 parameter[:shared, :level] = old[:shared, :level]
-                for place, before in enumerate(conditions):
-                    if before is not None:
-                        here, there = (level + (1 + WAVES) * at for at in (place, before))
-                        parameter[:shared, here : here + 1 + WAVES] = old[:shared, there : there + 1 + WAVES]
+                for place, old_place in enumerate(conditions):
+                    if old_place is not None:
+                        start, old_start = (level + (1 + WAVES) * at for at in (place, old_place))
+                        copied = old[:shared, old_start : old_start + 1 + WAVES]
+                        parameter[:shared, start : start + 1 + WAVES] = copied
             elif name in ("row_out.weight", "row_out.bias"):
                 parameter[kept] = old[source]
             else:

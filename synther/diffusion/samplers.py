@@ -1,7 +1,7 @@
-"""Samplers: free functions of (denoise, x, sigmas) that take rows x at noise sigmas[0] to sigmas[-1] = 0.
+"""Samplers: functions of (denoise, x, sigmas) that take rows x from noise level sigmas[0] to sigmas[-1] = 0.
 
-`denoise(x, sigma)` is any function that returns the expected clean rows, so that each sampler can be tested on data
-whose denoiser is known exactly. Another sampler can be registered from outside: see `config.SAMPLERS`.
+`denoise(x, sigma)` is any function that returns the expected clean rows. So each sampler can be tested on data with an
+exactly known denoiser. Users can register other samplers: see `config.SAMPLERS`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Denoise = Callable[[Tensor, float], Tensor]
 
 
 def euler(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """Euler's method on the probability-flow ODE dx/dsigma = (x - D(x; sigma)) / sigma (Karras et al. 2022, Eq. 1, 3).
+    """Solve the probability-flow ODE dx/dsigma = (x - D(x; sigma)) / sigma with Euler's method.
 
-    First order, one call a step.
+    Karras et al. 2022, Eq. 1 and 3. The method has order 1 and takes one call per step.
     """
     for sigma, sigma_next in pairwise(sigmas):
         d = (x - denoise(x, sigma)) / sigma
@@ -33,7 +33,7 @@ def euler(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
 
 
 def heun(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """Heun's method on the same ODE (Karras et al. 2022, Algorithm 1). Second order, 2 steps - 1 calls."""
+    """Solve the same ODE with Heun's method (Karras et al. 2022, Algorithm 1). Order 2, 2 steps - 1 calls."""
     for sigma, sigma_next in pairwise(sigmas):
         x = _heun_step(denoise, x, sigma, sigma_next)
     return x
@@ -50,7 +50,10 @@ def stochastic_heun(
     s_tmax: float = 50.0,
     s_noise: float = 1.003,
 ) -> Tensor:
-    """Karras et al. 2022, Algorithm 2: each Heun step begins at a higher level sigma_hat. The paper's sampler."""
+    """Sample with the stochastic sampler of Karras et al. 2022, Algorithm 2, which the SynthER paper uses.
+
+    Before each Heun step, the noise is raised to a higher level sigma_hat.
+    """
     steps = len(sigmas) - 1
     for sigma, sigma_next in pairwise(sigmas):
         # Raise the noise to sigma_hat.
@@ -65,6 +68,7 @@ def stochastic_heun(
 
 
 def _heun_step(denoise: Denoise, x: Tensor, sigma: float, sigma_next: float) -> Tensor:
+    """Take one Heun step from sigma to sigma_next. A step to 0 is an Euler step."""
     # Euler step.
     d = (x - denoise(x, sigma)) / sigma
     x_next = torch.add(x, d, alpha=sigma_next - sigma)
@@ -78,17 +82,18 @@ def _heun_step(denoise: Denoise, x: Tensor, sigma: float, sigma_next: float) -> 
 def churned(
     denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator, config: SamplerConfig
 ) -> Tensor:
-    """`stochastic_heun` with the s_ parameters of `config`."""
+    """Call `stochastic_heun` with the s_ parameters of `config`."""
     churn = {"s_churn": config.s_churn, "s_tmin": config.s_tmin, "s_tmax": config.s_tmax, "s_noise": config.s_noise}
     return stochastic_heun(denoise, x, sigmas, generator, **churn)
 
 
 def unipc(denoise: Denoise, x: Tensor, sigmas: Sequence[float], order: int = 3) -> Tensor:
-    """A predictor-corrector for the same ODE, after UniPC (Zhao et al. 2023): one call a step.
+    """Solve the same ODE with a predictor-corrector method after UniPC (Zhao et al. 2023). It takes one call per step.
 
-    With lambda = -ln sigma, the flow over a step h is x(lambda + h) = e^-h x + int_0^h e^(t - h) D(lambda + t) dt. The
-    integral is exact for the polynomial through the last `order` denoised rows. Once the network has denoised the rows
-    that this predicts, the step is taken again with that value among them, which costs no further call.
+    With lambda = -ln sigma, the flow over a step h is x(lambda + h) = e^-h x + int_0^h e^(t - h) D(lambda + t) dt.
+    D is replaced by the polynomial through the last `order` denoised rows, for which the integral is exact. This
+    predicts the rows at the next level, and the network denoises them. Then the step is repeated with this new value in
+    the polynomial (the correction), without another network call.
     """
     known: list[tuple[float, Tensor]] = []  # (lambda, denoised rows), the latest first
     x_last = x
@@ -96,17 +101,17 @@ def unipc(denoise: Denoise, x: Tensor, sigmas: Sequence[float], order: int = 3) 
         denoised = denoise(x, sigma)
         if sigma_next == 0:
             return denoised
-        # Correct the step that led here.
+        # Correct the previous step.
         last, known = known, [(-math.log(sigma), denoised), *known][:order]
         if last:
             x = _exponential_step(x_last, last[0][0], known[0][0], known)
-        # Predict the next one.
+        # Predict the next step.
         x_last, x = x, _exponential_step(x, known[0][0], -math.log(sigma_next), known)
     return x
 
 
 def _exponential_step(x: Tensor, start: float, end: float, known: Sequence[tuple[float, Tensor]]) -> Tensor:
-    """x from lambda = `start` to `end`, where D is the polynomial through the `known` values."""
+    """Take x from lambda = `start` to `end`. D is the polynomial through the `known` pairs (lambda, denoised rows)."""
     h = end - start
     x = math.exp(-h) * x
     for weight, (_, denoised) in zip(_weights(tuple(place - start for place, _ in known), h), known, strict=True):
@@ -114,9 +119,10 @@ def _exponential_step(x: Tensor, start: float, end: float, known: Sequence[tuple
     return x
 
 
-@lru_cache(maxsize=1024)  # every block of rows takes the same steps
+@lru_cache(maxsize=1024)  # the steps are the same for every block of rows
 def _weights(nodes: tuple[float, ...], h: float) -> list[float]:
-    """int_0^h e^(t - h) l_j(t) dt, where l_j is the polynomial that is 1 at nodes[j] and 0 at the others."""
+    """Return int_0^h e^(t - h) l_j(t) dt for each node j. l_j is the Lagrange polynomial: 1 at node j, 0 at the
+    others."""
     moments = [-math.expm1(-h)]  # int_0^h e^(t - h) t^k dt, by parts
     for k in range(1, len(nodes)):
         moments.append(h**k - k * moments[-1])
@@ -129,12 +135,13 @@ def _weights(nodes: tuple[float, ...], h: float) -> list[float]:
 
 
 def restart(denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator, *, times: int) -> Tensor:
-    """Xu et al. 2023, "Restart Sampling": noise finished rows to sigmas[0] and solve the ODE from there, `times` over.
+    """Repeat `times`: add noise of level sigmas[0] to finished rows and solve the ODE again (Xu et al. 2023, "Restart
+    Sampling").
 
-    It brings rows back onto the surface that the data lie on, such as that of the true dynamics, which the first pass
-    misses by what the network got wrong at higher levels. Unlike one step to the expected clean row, it keeps what is
-    random about the data: of a direction with std s, four restarts of four levels from 0.08 to 0.006 keep
-    0.97 s or more down to s = 0.02.
+    Real rows often lie near a surface, for example that of the true dynamics. Errors of the network at high noise
+    levels move synthetic rows away from this surface, and restarts bring them back. In contrast to one step to the
+    expected clean row, restarts keep the randomness of the data: in a direction of std s >= 0.02, four restarts with
+    four levels from 0.08 to 0.006 keep a std of at least 0.97 s.
     """
     for _ in range(times):
         eps = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
@@ -143,27 +150,33 @@ def restart(denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: tor
 
 
 def log_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
-    """Noise levels in even steps of ln sigma: a multistep method then errs alike at every scale of the data."""
+    """Return noise levels in equal steps of ln sigma, followed by 0.
+
+    With them, a multistep method has similar errors at all scales of the data.
+    """
     return edm.geometric_sigmas(steps, noise.sigma_max, noise.sigma_min)
 
 
 def angle_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
-    """Noise levels between which rows change alike. As the network sees it, a row is cos(a) data + sin(a) noise with
-    tan(a) = sigma / sigma_data, and the angle a falls to 0 in even steps."""
+    """Return noise levels between which rows change by similar amounts, followed by 0.
+
+    The network's input is cos(a) data + sin(a) noise, with tan(a) = sigma / sigma_data. The angle a falls to 0 in equal
+    steps.
+    """
     first = math.atan(noise.sigma_max / noise.sigma_data)
     between = [noise.sigma_data * math.tan(first * (1 - step / steps)) for step in range(1, steps)]
     return [noise.sigma_max, *between, 0.0]
 
 
 def sigmas_of(config: SamplerConfig, noise: NoiseConfig) -> list[float]:
-    """The noise levels that the sampler steps through."""
+    """Return the noise levels of the sampler that `config` names, from sigma_max to 0."""
     return (SAMPLERS.get(config.kind).sigmas or edm.karras_sigmas)(config.steps, noise)
 
 
 def sample(
     config: SamplerConfig, denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator
 ) -> Tensor:
-    """The sampler that `config` names, and its restarts."""
+    """Take rows x (N, D) from noise sigmas[0] to 0 with the sampler that `config` names, then do its restarts."""
     sampler = SAMPLERS.get(config.kind)
     x = sampler.solve(denoise, x, sigmas, *((generator, config) if sampler.stochastic else ()))
     if not config.restarts:

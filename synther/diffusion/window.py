@@ -1,8 +1,9 @@
-"""A fit on more rows than memory holds: a window of them is there, and its oldest rows are replaced now and then.
+"""Fit on more rows than memory holds: a window of rows is in memory, and its oldest rows are replaced now and then.
 
-Rows come in an endless order, such as `synther.formats.stream.Order`, of which position p is in place p modulo the size
-of the window. Which positions are there follows from the number of a round alone, so a fit that was killed finds the
-same rows again. The next rows are read in a thread while the network learns from the present ones.
+Rows are read in an endless order, for example `synther.formats.stream.Order`. The row at position p of this order is
+stored at index p modulo the size of the window. The positions in the window depend only on the number of the round, so
+a fit that was killed resumes with the same rows. The next rows are read in a thread while the network learns from the
+present ones.
 """
 
 from __future__ import annotations
@@ -18,28 +19,34 @@ from synther.diffusion.config import FitConfig
 from synther.errors import DataError
 
 DRAWS = 4
-"""How often a row is drawn, on average, before another takes its place."""
+"""How many times a row is drawn on average before another row replaces it."""
 _TURNS = 16
-"""In which a window is replaced."""
+"""Number of turns in which all rows of a window are replaced. Each turn replaces about a sixteenth of them."""
 
 Read = Callable[[int, int], tuple[Tensor, Tensor]]
-"""read(start, stop): the rows at these positions of the order (n, D), and how many times as often as others each is
-drawn (n,)."""
+"""A function read(start, stop) that returns the rows at these positions of the order (n, D), and how many times as
+often as other rows each of them is drawn (n,)."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How many rows are in a window, and how many of them are replaced after how many rounds."""
+    """The size of a window, and how fast its rows are replaced. In each *turn* the window holds other rows."""
 
     rows: int
+    """Number of rows in the window."""
     replaced: int
+    """Number of rows that are replaced at the beginning of a turn. 0 if the window holds all rows of the fit."""
     rounds: int
+    """Number of rounds in a turn."""
     turns: int
-    """Of the whole fit: in each of them the window is another."""
+    """Number of turns in the whole fit."""
 
     @classmethod
     def of(cls, config: FitConfig, total: int, fitted: int) -> Pace:
-        """For a fit on `total` rows, of which `fitted` are not held out. No more rows are read than the fit draws."""
+        """Return the pace for a fit on `total` rows, of which `fitted` rows are not held out.
+
+        The window is never larger than the number of rows that the fit draws.
+        """
         a_round = config.batch_for(total) * config.ema_every
         rows = min(config.window_rows, fitted, config.steps * config.batch_for(total))
         rounds = max(1, DRAWS * rows // (_TURNS * a_round))
@@ -49,7 +56,7 @@ class Pace:
 
 
 class Window:
-    """Some of many rows, on a device."""
+    """The part of the rows that is in memory, on a device."""
 
     def __init__(
         self,
@@ -62,8 +69,8 @@ class Window:
         identity: str,
         device: torch.device,
     ) -> None:
-        """`total` is the number of all rows. `identity` tells them from other rows. `read` never gives the rows
-        `held_out` (H, D)."""
+        """`total` is the number of all rows, and `identity` distinguishes them from other data (for checkpoints).
+        `read` never returns the held-out rows `held_out` (H, D)."""
         self.held_out, self.total, self.device = held_out, total, device
         self.identity = f"{identity} {pace}"
         self.rows = torch.zeros(pace.rows, columns, device=device)
@@ -74,7 +81,8 @@ class Window:
         self._next: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
 
     def at(self, number: int) -> Tensor:
-        """Make the rows those of round `number`. Returns the places to draw from, some of them several times. (M,)"""
+        """Fill the window with the rows of round `number`. Return the indices to draw from (M,). A row that is drawn
+        more often than others appears several times."""
         pace, turn = self._pace, number // self._pace.rounds
         if turn != self._turn:
             first = turn * pace.replaced
@@ -85,21 +93,25 @@ class Window:
             self._turn, self._filled = turn, first + pace.rows
             self._fitted = torch.arange(pace.rows, device=self.device).repeat_interleave(self._times)
             if not len(self._fitted):
-                raise DataError("none of the rows in the window can be learned from: fit on other rows, or a wider one")
+                raise DataError(
+                    f"all {pace.rows} rows in the window are drawn 0 times, because they cannot be learned from: "
+                    "raise fit.window_rows, or fit on other rows"
+                )
             if pace.replaced and turn + 1 < pace.turns:
                 self._next = self._filled, _begun(self._read, self._filled, self._filled + pace.replaced)
         return self._fitted
 
     def _taken(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """The rows of these positions, which may have been read already."""
+        """Return the rows at these positions and their repeats. The thread may have read them already."""
         ahead, self._next = self._next, None
         if ahead is not None:
-            found = ahead[1].result()
-            if ahead[0] == start and len(found[0]) == stop - start:
-                return found
+            ready = ahead[1].result()
+            if ahead[0] == start and len(ready[0]) == stop - start:
+                return ready
         return self._read(start, stop)
 
     def _put(self, start: int, rows: Tensor, times: Tensor) -> None:
+        """Store the rows that begin at position `start` of the order, and wrap around at the end of the window."""
         done, size = 0, self._pace.rows
         while done < len(rows):
             place = (start + done) % size
@@ -110,7 +122,8 @@ class Window:
 
 
 def _begun(read: Read, start: int, stop: int) -> Future[tuple[Tensor, Tensor]]:
+    """Start to read these positions in a thread."""
     pool = ThreadPoolExecutor(1)
     begun = pool.submit(read, start, stop)
-    pool.shutdown(wait=False)  # the thread ends with its work
+    pool.shutdown(wait=False)  # the thread ends when it has read the rows
     return begun

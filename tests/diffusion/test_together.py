@@ -174,10 +174,10 @@ def test_a_budget_of_minutes_goes_on_where_it_was(monkeypatch, tmp_path):
 
 
 WRONG = {
-    "no members": ([], {}, {}, "0 of rows"),
-    "seeds": (DATA[:2], {"seeds": [1]}, {}, "1 seeds"),
-    "starts": (DATA[:2], {"start": [None]}, {}, "1 starts"),
-    "marks": (DATA[:2], {"held_out": [None] * 3}, {}, "3 of marks"),
+    "no members": ([], {}, {}, "rows: 0"),
+    "seeds": (DATA[:2], {"seeds": [1]}, {}, "seeds: 1"),
+    "starts": (DATA[:2], {"start": [None]}, {}, "start: 1"),
+    "marks": (DATA[:2], {"held_out": [None] * 3}, {}, "held_out: 3"),
     "columns": ([rows(9), rows(9, columns=4)], {}, {}, r"\[3, 4\] columns"),
     "batches": ([rows(9), torch.zeros(800_000, 3)], {}, {"batch_size": None}, r"fit\.batch_size"),
     "patience": ([rows(200), rows(3)], {}, {"patience": 2}, r"fit\.patience"),
