@@ -26,7 +26,7 @@ class NetworkConfig:
     """Options of the denoising network."""
 
     kind: NetworkKind = "residual"
-    """`residual`: blocks with a skip connection. `mlp`: blocks without one (the paper's ablation)."""
+    """residual: blocks with a skip connection. mlp: blocks without one (the paper's ablation)."""
     width: int = 1024
     """Number of units in each hidden layer."""
     depth: int = 6
@@ -54,18 +54,20 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """Noise levels in fitting and sampling, with the symbols of Karras et al. 2022, Table 1.
-
-    The network is scaled for data of std sigma_data. Sampling steps from sigma_max down to sigma_min, spaced with
-    exponent rho. Fitting draws ln sigma from a normal distribution with mean p_mean and std p_std.
-    """
+    """Noise levels in fitting and sampling, with the symbols of Karras et al. 2022, Table 1."""
 
     sigma_data: float = 1.0
+    """Standard deviation of the scaled data, for which the network's inputs and outputs are scaled."""
     sigma_min: float = 0.002
+    """Lowest noise level in sampling, before the last step to 0."""
     sigma_max: float = 80.0
+    """Highest noise level in sampling, at which it starts."""
     rho: float = 7.0
+    """Spacing of the noise levels in sampling (Eq. 5). A larger rho means more levels near sigma_min."""
     p_mean: float = -1.2
+    """Mean of ln sigma in fitting, where the noise level sigma is drawn at random."""
     p_std: float = 1.2
+    """Standard deviation of ln sigma in fitting."""
 
     def __post_init__(self) -> None:
         make_plain(self, "noise")
@@ -123,16 +125,20 @@ DISTILLED = "distilled"
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How rows are sampled. The s_ parameters belong to the stochastic sampler (`sde`)."""
+    """How rows are sampled. The s_ parameters belong to the stochastic sampler (sde)."""
 
     kind: str = "sde"
-    """`sde` (the paper's sampler), `heun`, `euler`, `unipc`, or the name of a registered sampler."""
+    """sde (the paper's sampler), heun, euler, unipc, or the name of a registered sampler."""
     steps: int = 128
     """Number of steps from noise to data."""
     s_churn: float = 80.0
+    """Amount of noise that the sde sampler adds, summed over all steps."""
     s_tmin: float = 0.05
+    """Lowest noise level at which the sde sampler adds noise."""
     s_tmax: float = 50.0
+    """Highest noise level at which the sde sampler adds noise."""
     s_noise: float = 1.003
+    """Standard deviation of the added noise, relative to its exact value."""
     matched: bool = False
     """Start from noise that is slightly stretched and shifted, so that synthetic rows have the mean and the covariance
     of real rows. If outcomes are residuals, each column of observations and actions also gets the real quantiles."""
@@ -175,8 +181,11 @@ class FitConfig:
     batch_size: int | None = None
     """Rows in each step. None is the rule of the reference implementation: 256 below 800K rows, else 1024."""
     learning_rate: float = 3e-4
+    """Learning rate of Adam at the first step."""
     beta1: float = 0.9
+    """Adam's decay of the mean of gradients."""
     beta2: float = 0.99
+    """Adam's decay of the mean of squared gradients."""
     max_grad_norm: float = 1.0
     """Gradients with a larger norm are clipped to this norm."""
     ema_decay: float = 0.995
