@@ -1,4 +1,9 @@
-"""Which kind each column is, decided from the declared spaces and from what the rows hold."""
+"""Find the kind of each column, such as real number, flag or category, from the declared spaces and from the rows.
+
+`Layout.infer` calls the functions of this module in this order: `profile` (range of each column), `observation_kinds`
+and `action_kinds` (first guess), `grouped` (one-hot groups), `finite` (categories), `special` (spikes and levels).
+Each of them returns the kinds that it was given, with some replaced by better ones.
+"""
 
 from __future__ import annotations
 
@@ -25,41 +30,47 @@ Array = NDArray[Any]
 
 CHUNK = 1 << 16
 MOST_STEPS, MOST_NUMBERS = 1 << 15, 1 << 24
-"""Rows whose steps are looked at, and numbers in them."""
+"""Maximum number of rows in the sample of `steps`, and maximum number of values in it."""
 LARGEST_ONEHOT = 4096
-"""More values than this are not coded one-hot: the matrix would not fit anywhere."""
+"""Maximum number of values of a one-hot code. With more, the matrix would not fit into memory."""
 
 SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.0005, 20, 8
+"""Minimum share of the rows that have a spike, minimum number of these rows, and maximum number of spikes in a
+column."""
 COMMON_SHARE = 0.002
-"""Share of the rows from which a value says nothing about whether the others come again and again."""
-ALONE = 0.1
-"""Stds around a value less frequent than that within which most rows have to be of it, for it to be a spike."""
+"""A value with at least this share of the rows is ignored in the test whether the other values occur again and again.
+It may be a spike even if many other values are near it."""
+NEIGHBOURHOOD = 0.1
+"""A spike below `COMMON_SHARE` must be the value of most of the rows within this many stds around it."""
 SPIKE_GAP, LEAST_GAP = 0.5, 0.1
-"""By how much a spike at an end of a column is moved out, in stds of the column: at most, and at least."""
+"""Largest and smallest distance by which a spike at an end of the range is moved out, in stds of the column."""
 GAP_IN_STEPS = 3.0
-"""By how much it is moved out between the two, in stds of what last value and action leave open about the next. A wider
-gap would be a jump next to which the noise of a step is small, and small noise is generated less exactly."""
+"""Between these limits, the distance is this many stds of the residual that remains when the next value is regressed
+on the last value and the action. Beside a wider gap the noise of a step is small, and small noise is generated less
+exactly."""
 FAR_MORE = 4
-"""Times as frequent as the one that comes after the most that there may be, for a value to be a spike among many."""
+"""If more than `MOST_SPIKES` values qualify, a spike must be this many times as frequent as the next value after the
+`MOST_SPIKES` most frequent ones."""
 STANDS_OUT = 20
-"""Times the mean count of the other values that a spike is as frequent."""
+"""A spike must be at least this many times as frequent as the other values on average."""
 MOST_LEVELS = 4096
-"""Different real numbers up to which a column is quantised, if all of them come again and again."""
+"""Maximum number of different values of a real column that is treated as quantised (kind `Levels`)."""
 LATTICE_HOLES = 2
-"""Steps of a lattice for each value that is seen, at most."""
+"""A lattice may have at most this many steps for each value that occurs."""
 MOST_CATEGORIES = 32
-"""Different whole numbers up to which a column is one of categories."""
+"""Maximum number of different whole numbers for which a column is treated as categories."""
 LARGEST_BOOK = 1024
-"""Different observations up to which they are modelled as wholes."""
+"""Maximum number of different observations for which each whole observation is one category (kind `Codebook`)."""
 SMALL_BOOK = 64
-"""Different observations up to which that is done even where the columns one by one take fewer categories."""
-TOLD_APART = 1e-6
-"""Share of a column's range by which two of its values differ at least."""
+"""Up to this number of different observations, a Codebook is used even if single columns would have fewer categories
+in total."""
+LEAST_DIFFERENCE = 1e-6
+"""Two values are different levels if they differ by more than this share of the column's range."""
 REPEATS = 10
-"""How often a value comes, on average, where values come again and again."""
+"""Values occur again and again if each occurs at least this many times on average."""
 UNSEEN = 0.005
-"""Share of the observations that may be the only ones of their kind in a book. By Good and Turing's estimate, as many
-of the observations to come are not in it."""
+"""Maximum share of the observations (next ones included) that occur only once, for a Codebook. By the Good-Turing
+estimate, the same share of future observations is missing in the Codebook."""
 
 Integers = Literal["categorical", "ordered"]
 log = logging.getLogger(__name__)
@@ -67,23 +78,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Profile:
-    """What was seen in each of W columns, in the columns' own type, so that large integers stay exact."""
+    """Lowest and highest value of each of W columns, in the columns' own dtype, so that large integers stay exact."""
 
     low: Array
     high: Array
     whole: NDArray[np.bool_]
+    """Whether all values are whole numbers."""
     two_valued: NDArray[np.bool_]
+    """Whether all values are either `low` or `high`."""
 
     @classmethod
     def of(cls, values: Array) -> Profile:
         low, high = values.min(0), values.max(0)
         whole = np.ones(values.shape[1], bool)
         if values.dtype.kind == "f":
-            # beyond 2 / eps every float is whole, which says nothing about the column
+            # Beyond 2 / eps every float is a whole number, so a column with such values does not count as whole.
             whole = (values == np.rint(values)).all(0) & (np.maximum(-low, high) <= 2 / np.finfo(values.dtype).eps)
         return cls(low, high, whole, ((values == low) | (values == high)).all(0))
 
     def merge(self, other: Profile) -> Profile:
+        """Return the profile of the rows of both."""
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         two_valued = self.two_valued & other.two_valued
         for end in (self.low, self.high, other.low, other.high):
@@ -103,9 +117,9 @@ class Profile:
 
 
 def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
-    """The first chunk of `rows`, for its types and spaces, and what all of them hold.
+    """Return the first chunk of `rows`, for its types and spaces, and the profile of each field over all rows.
 
-    Observation and next observation share one profile: they are the same quantities at two moments.
+    Observation and next observation share one profile, because they are the same quantities at two moments.
     """
     first: Transitions | None = None
     seen: dict[str, Profile] = {}
@@ -113,26 +127,27 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
         first = first or chunk
         for field, array in chunk.modelled().items():
             name = "observation" if field == "next_observation" else field
-            here = Profile.of(array.reshape(len(chunk), -1))
-            seen[name] = seen[name].merge(here) if name in seen else here
+            own = Profile.of(array.reshape(len(chunk), -1))
+            seen[name] = seen[name].merge(own) if name in seen else own
     if first is None:
         raise DataError("there are no rows: expected at least one transition")
     return first, seen
 
 
 def are_pairs(rows: RowSource) -> bool:
-    """Whether the rows are no more than pairs of observation and action: all next observations are 0, and no other."""
-    found = False
+    """Return whether rows are only pairs of observation and action: all next observations are 0, but not all
+    observations."""
+    has_observations = False
     for chunk in rows.chunks(CHUNK):
         if chunk.next_observation.any():
             return False
-        found = found or bool(chunk.observation.any())
-    return found
+        has_observations = has_observations or bool(chunk.observation.any())
+    return has_observations
 
 
 @dataclass(frozen=True)
-class Twice:
-    """Rows with their observations in the place of next observations, so that only those are looked at."""
+class ObservationsTwice:
+    """Row source with the observations in the place of next observations, so that only observations are examined."""
 
     rows: RowSource
 
@@ -144,39 +159,42 @@ class Twice:
 
 
 def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:
-    """Some rows of observation (with next observation), action, reward and extra columns, as columns (n, W) of
-    float64."""
-    drawn: dict[str, RowSample] = {}
+    """Return at most `limit` random rows of each field except terminal, as float64 columns (n, W).
+
+    The sample of observations also contains next observations.
+    """
+    samples: dict[str, RowSample] = {}
     for chunk in rows.chunks(CHUNK):
         arrays = chunk.modelled()
         for field in arrays:
             if field in ("next_observation", "terminal"):
                 continue
-            kept = drawn.setdefault(field, RowSample(0, limit))
+            kept = samples.setdefault(field, RowSample(0, limit))
             for name in (field, "next_observation") if field == "observation" else (field,):
                 kept.add(arrays[name].reshape(len(chunk), -1).astype(np.float64))
-    return {field: kept.rows for field, kept in drawn.items()}
+    return {field: kept.rows for field, kept in samples.items()}
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Observations, actions and next observations of some rows, as columns of float64."""
+    """Observations, actions and next observations of a sample of rows, as float64 columns (n, W)."""
 
     before: Array
     action: Array
     after: Array
 
     def open_share(self, column: int) -> float:
-        """The std of what a line through last value and actions leaves open about a next value, in stds of it."""
+        """Return the std of the residual of a linear regression of the next value on the last value of this column and
+        the action, divided by the std of the next value."""
         known = np.concatenate([self.before[:, [column]], self.action, np.ones((len(self.action), 1))], axis=1)
         after = self.after[:, column]
-        found = np.linalg.lstsq(known, after, rcond=None)[0]
+        weights = np.linalg.lstsq(known, after, rcond=None)[0]
         spread = _std(after)
-        return _std(after - known @ found) / spread if spread > 0 else 0.0
+        return _std(after - known @ weights) / spread if spread > 0 else 0.0
 
 
 def steps(rows: RowSource) -> Steps:
-    """A sample, smaller for wider rows."""
+    """Return observation, action and next observation of a random sample of rows, which is smaller for wide rows."""
     kept: RowSample | None = None
     widths: list[int] = []
     for chunk in rows.chunks(CHUNK):
@@ -193,9 +211,10 @@ def steps(rows: RowSource) -> Steps:
 
 
 def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Coding) -> tuple[Kind, ...]:
-    """`found` with neighbouring columns of 0 and 1 that always sum to 1 as one-hot groups.
+    """Return the kinds `found`, with neighbouring columns of 0 and 1 that always sum to 1 merged into one-hot groups.
 
-    A group is the shortest run of columns of which exactly one is 1, in `values`, a sample, and then in all rows.
+    A group is the shortest run of columns with exactly one 1 in each row. Candidates are found in `values`, a sample,
+    and then checked in all rows.
     """
     single = all(kind.source_width == 1 for kind in found)
     flags = [_holds_flags(kind) for kind in found]
@@ -220,13 +239,14 @@ def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Cod
 
 
 def _holds_flags(kind: Kind) -> bool:
+    """Return whether a column holds only 0 and 1, or only 0."""
     if isinstance(kind, kinds.Constant):
         return kind.value == 0
     return isinstance(kind, kinds.Binary) and (kind.low, kind.high) == (0.0, 1.0)
 
 
 def _group_end(values: Array, flags: list[bool], start: int) -> int | None:
-    """Where the shortest group that begins at `start` ends."""
+    """Return the end of the shortest one-hot group that begins at column `start`, or None if there is none."""
     total = np.zeros(len(values))
     for column in range(start, len(flags)):
         if not flags[column]:
@@ -240,10 +260,11 @@ def _group_end(values: Array, flags: list[bool], start: int) -> int | None:
 
 
 def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSource, field: str) -> tuple[Kind, ...]:
-    """The kinds `found` of a field's columns, those of few different whole numbers as categories.
+    """Return the kinds `found` of a field, with columns of few different whole numbers as categories.
 
-    All columns of observations together become one Codebook if they hold only whole numbers and codes, and as wholes
-    take few different values that come again and again. `values` is a sample of the columns, for a first look.
+    All observation columns together become one Codebook if they hold only whole numbers and codes, and the rows have
+    few different observations that occur again and again. `values` is a sample of the columns. It is used to rule out
+    columns with too many values.
     """
     if field == "observation" and all(isinstance(kind, _FINITE) and _is_exact(kind) for kind in found):
         book = _book(rows, found)
@@ -266,30 +287,34 @@ def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSour
 
 
 def _distinct(rows: RowSource, field: str, columns: Sequence[int]) -> dict[int, set[float]]:
-    """The different values of some columns of a field, in all rows: a rare one may be what matters."""
-    found: dict[int, set[float]] = {column: set() for column in columns}
+    """Return the different values of some columns of a field, in all rows because a rare value may be important.
+
+    The search in a column stops once it has more than MOST_CATEGORIES values.
+    """
+    distinct: dict[int, set[float]] = {column: set() for column in columns}
     for chunk in rows.chunks(CHUNK):
         for name in (field, "next_observation") if field == "observation" else (field,):
             array = chunk.arrays()[name].reshape(len(chunk), -1)
-            for column, values in found.items():
+            for column, values in distinct.items():
                 if len(values) <= MOST_CATEGORIES:
                     values.update(np.unique(array[:, column]).astype(np.float64).tolist())
-    return found
+    return distinct
 
 
 _FINITE = (kinds.Constant, kinds.Binary, kinds.Integer, kinds.Categorical, kinds.OneHot)
 
 
 def _is_exact(kind: Kind) -> bool:
-    """Whether float64 tells all values of a column of whole numbers from each other."""
+    """Return whether float64 represents all whole numbers in the range of a column exactly."""
     ends = (kind.value,) if isinstance(kind, kinds.Constant) else (getattr(kind, "low", 0), getattr(kind, "high", 0))
     return bool(max(map(abs, ends)) <= 2**53)
 
 
 def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], ...] | None:
-    """The different observations, next ones too, in increasing order; None where they are one, or too many."""
+    """Return the different observations, including next observations, in increasing order. Return None if there is
+    only one, or if there are too many for a Codebook."""
     if sum(not isinstance(kind, kinds.Constant) for kind in found) == 1 and not isinstance(found[0], kinds.Integer):
-        return None  # a declared set of values, which is known better than from the rows
+        return None  # a declared space gives the possible values of this column, which is better than the values seen
     seen: dict[bytes, int] = {}
     total = 0
     for chunk in rows.chunks(CHUNK):
@@ -307,70 +332,77 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
         return None
     book = np.frombuffer(b"".join(seen), np.float64).reshape(len(seen), -1)
     if len(book) > max(SMALL_BOOK, 2 * sum(len(np.unique(column)) for column in book.T)):
-        return None  # columns that vary each by itself, or nearly so, are fewer categories column by column
+        return None  # the columns vary (nearly) independently, and have fewer categories one by one
     return tuple(sorted(map(tuple, book.tolist())))
 
 
-def _apart(values: Array) -> tuple[float, ...]:
-    """The levels among increasing values. Values that differ only by rounding (0.3 and 0.1 + 0.2) are one level: the
-    matrix is float32 and could not tell them apart."""
+def _distinct_levels(values: Array) -> tuple[float, ...]:
+    """Return the different levels among increasing values. Values that differ only by rounding (0.3 and 0.1 + 0.2) are
+    one level, because they may be equal in the float32 matrix that the network sees."""
     exact = values.astype(np.float64)
-    is_new = np.diff(exact) > TOLD_APART * (exact[-1] - exact[0])
+    is_new = np.diff(exact) > LEAST_DIFFERENCE * (exact[-1] - exact[0])
     kept: list[float] = exact[np.concatenate([[True], is_new])].tolist()
     return tuple(kept)
 
 
-def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps | None = None) -> tuple[Kind, ...]:
-    """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are. `told`
-    are steps of observations.
+def special(
+    found: tuple[Kind, ...], values: Array, seen: Profile, step_sample: Steps | None = None
+) -> tuple[Kind, ...]:
+    """Return the kinds `found`, with real columns that are not smooth replaced by flags, levels or spikes.
 
-    A spike is a value of 1 in 500 rows, or of 1 in 2,000 where hardly any others are near, and many times as frequent
-    as the others. A column of which every value comes again and again is quantised: its values are levels. One of two
-    values holds a flag.
+    `values` is a sample of the columns. `step_sample` is given for observations only.
+
+    A spike is the value of 1 row in 500, or of 1 in 2,000 if hardly any other values are near it, and is many times as
+    frequent as other values. If all values of a column occur again and again, the column is quantised, and its values
+    are levels. A column with two values holds a flag.
     """
     better: list[Kind] = []
     for column, kind in zip(first_columns(found), found, strict=True):
-        if isinstance(kind, (kinds.Continuous, kinds.Bounded)) and seen.two_valued[column]:
-            kind = kinds.Binary(*seen.span(column))
-        elif isinstance(kind, (kinds.Continuous, kinds.Bounded)):
-            value, count = np.unique(values[:, column], return_counts=True)
-            often, common = (
-                count >= max(share * len(values), FEWEST_IN_A_SPIKE) for share in (SPIKE_SHARE, COMMON_SHARE)
-            )
-            others = count[~common]
-            again = others.sum() >= REPEATS * len(others) or (
-                len(values) >= REPEATS * len(value) and _is_lattice(value)
-            )
-            if 2 < len(value) <= MOST_LEVELS and again:
-                kind = kinds.Levels(_apart(value))
-            else:
-                often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
-                rare = np.flatnonzero(often & ~common)
-                often[rare] = _near(value, count, rare, ALONE * _std(values[:, column])) < 2 * count[rare]
-                if (
-                    np.count_nonzero(often) > MOST_SPIKES
-                ):  # values repeat for some other reason: few stand out from these
-                    often &= common & (count >= FAR_MORE * np.sort(count)[-1 - MOST_SPIKES])
-                if 0 < np.count_nonzero(often) <= MOST_SPIKES:
-                    low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
-                    low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
-                    share = SPIKE_GAP if told is None else GAP_IN_STEPS * told.open_share(column)
-                    gap = float(np.clip(share, LEAST_GAP, SPIKE_GAP)) * _std(values[:, column])
-                    kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
+        if isinstance(kind, (kinds.Continuous, kinds.Bounded)):
+            kind = _special_kind(kind, column, values[:, column], seen, step_sample)
         better.append(kind)
-    return tuple(better) if told is None else _tied(better, values)
+    return tuple(better) if step_sample is None else _tied(better, values)
+
+
+def _special_kind(
+    kind: kinds.Continuous | kinds.Bounded, column: int, values: Array, seen: Profile, step_sample: Steps | None
+) -> Kind:
+    """Return the kind of one real column: `kind` itself, or flag, levels or spikes. `values` (N,) are a sample of
+    it."""
+    if seen.two_valued[column]:
+        return kinds.Binary(*seen.span(column))
+    value, count = np.unique(values, return_counts=True)
+    is_spike, common = (count >= max(share * len(values), FEWEST_IN_A_SPIKE) for share in (SPIKE_SHARE, COMMON_SHARE))
+    others = count[~common]
+    repeats = others.sum() >= REPEATS * len(others) or (len(values) >= REPEATS * len(value) and _is_lattice(value))
+    if 2 < len(value) <= MOST_LEVELS and repeats:
+        return kinds.Levels(_distinct_levels(value))
+    is_spike &= count >= STANDS_OUT * (count[~is_spike].mean() if not is_spike.all() else 1.0)
+    rare = np.flatnonzero(is_spike & ~common)
+    is_spike[rare] = _rows_near(value, count, rare, NEIGHBOURHOOD * _std(values)) < 2 * count[rare]
+    if np.count_nonzero(is_spike) > MOST_SPIKES:  # values repeat for another reason: only the most frequent are spikes
+        is_spike &= common & (count >= FAR_MORE * np.sort(count)[-1 - MOST_SPIKES])
+    if not 0 < np.count_nonzero(is_spike) <= MOST_SPIKES:
+        return kind
+    low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
+    low, high = (value[0] if is_spike[0] else low), (value[-1] if is_spike[-1] else high)
+    share = SPIKE_GAP if step_sample is None else GAP_IN_STEPS * step_sample.open_share(column)
+    gap = float(np.clip(share, LEAST_GAP, SPIKE_GAP)) * _std(values)
+    return kinds.Spiked(float(low), float(high), tuple(value[is_spike].tolist()), gap)
 
 
 def _is_lattice(value: Array) -> bool:
-    """Whether increasing values are nearly all multiples of a step in their range: those of a sensor that rounds, of
-    which it seldom shows the outer ones."""
-    grain = grain_of(_apart(value)) if len(value) > 2 else 0.0
+    """Return whether increasing values are multiples of one step, and nearly all multiples in their range occur.
+
+    This recognises a sensor that rounds, even if its outermost values are rare.
+    """
+    grain = grain_of(_distinct_levels(value)) if len(value) > 2 else 0.0
     return bool(grain) and (float(value[-1]) - float(value[0])) / grain < LATTICE_HOLES * len(value)
 
 
 def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:
-    """`found` with columns of real numbers that are never below 0, or never above, as bounded there: no negative price
-    or mass. The bound is the last number seen."""
+    """Return the kinds `found`, with bounds for real columns that are never negative or never positive, such as a price
+    or a mass. The bound is the lowest (or highest) value in the rows, not 0."""
     better: list[Kind] = []
     for column, kind in zip(first_columns(found), found, strict=True):
         low, high = seen.span(column)
@@ -381,7 +413,8 @@ def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:
 
 
 def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
-    """`found` with columns tied to each other that have their only spike in the same rows of `values`, a sample."""
+    """Return the kinds `found`, with columns tied to each other if they have their only spike in the same rows of
+    `values`, a sample."""
     groups: dict[Any, list[tuple[int, kinds.Spiked]]] = {}
     for place, (column, kind) in enumerate(zip(first_columns(found), found, strict=True)):
         if isinstance(kind, kinds.Spiked) and len(kind.spikes) == 1:
@@ -394,9 +427,11 @@ def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-def _near(value: Array, count: Array, places: Array, distance: float) -> Array:
-    """How many rows are of a value within `distance` of each at these places, where values in increasing order have
-    these counts."""
+def _rows_near(value: Array, count: Array, places: Array, distance: float) -> Array:
+    """Return how many rows have a value within `distance` of each `value[places]`.
+
+    `value` are the different values in increasing order, `count` how many rows have each of them.
+    """
     before = np.concatenate([[0], np.cumsum(count)])
     exact = value.astype(np.float64)
     at = exact[places]
@@ -406,13 +441,14 @@ def _near(value: Array, count: Array, places: Array, distance: float) -> Array:
 
 
 def _std(values: Array) -> float:
-    """In units of the power of two above the largest value, so that no square of it overflows or vanishes."""
+    """Return the std. It is computed in units of the power of two above the largest absolute value, so that squares
+    neither overflow nor vanish."""
     exponent = int(np.frexp(np.abs(values).max())[1])
     return math.ldexp(float(np.ldexp(values, -exponent).std()), exponent)
 
 
 def warn_of_integers(found: tuple[Kind, ...], values: Array) -> None:
-    """Say which columns of whole numbers are taken as ordered, in case they are names of something."""
+    """Log a warning about columns of integers that are modelled as ordered numbers, in case they are ids."""
     ordered = [
         column
         for column, kind in zip(first_columns(found), found, strict=True)
@@ -428,7 +464,7 @@ def warn_of_integers(found: tuple[Kind, ...], values: Array) -> None:
 
 
 def observed_kind(seen: Profile, column: int) -> Kind:
-    """The kind of a column about which only the data is known."""
+    """Return the kind of a column without a declared space, judged by its values."""
     if seen.constant[column]:
         return seen.constant_kind(column)
     if not seen.whole[column]:
@@ -437,8 +473,11 @@ def observed_kind(seen: Profile, column: int) -> Kind:
 
 
 def extra_kinds(seen: Profile, values: Array, rows: RowSource, field: str, coding: Coding) -> tuple[Kind, ...]:
-    """The kinds of an extra column. A few different numbers that come again and again, such as the discounts of n-step
-    rows, are categories, so that they come back exactly. Discounts stay within the range seen."""
+    """Return the kinds of an extra column.
+
+    A few different numbers that occur again and again, such as the discounts of n-step rows, are categories, so that
+    they are restored exactly. Discounts are bounded by the range in the rows.
+    """
     found: list[Kind] = [observed_kind(seen, column) for column in range(len(seen.low))]
     likely = [
         column
@@ -458,12 +497,14 @@ def extra_kinds(seen: Profile, values: Array, rows: RowSource, field: str, codin
 
 
 def observation_kinds(seen: Profile, space: Space | None, coding: Coding) -> tuple[Kind, ...]:
-    """Boxes are judged by the data: many environments declare bounds that their observations leave."""
+    """Return the kinds of observations. Bounds of a Box are ignored, because observations of many environments leave
+    the declared bounds."""
     return _by_parts(seen, space or _unknown(seen), coding, lambda part, offset, column: observed_kind(seen, column))
 
 
 def action_kinds(seen: Profile, space: Space | None, coding: Coding) -> tuple[Kind, ...]:
-    """Boxes are taken at their word, since an action outside them cannot be played."""
+    """Return the kinds of actions. Bounds of a Box are used, because the environment cannot play an action outside
+    them. Real actions without a declared space are bounded by their range in the rows."""
     if space is not None:
         return _by_parts(seen, space, coding, lambda part, offset, column: _boxed(seen, part, offset, column))
     if seen.low.dtype.kind == "f":
@@ -473,10 +514,12 @@ def action_kinds(seen: Profile, space: Space | None, coding: Coding) -> tuple[Ki
 
 
 def _unknown(seen: Profile) -> Space:
+    """Return an unbounded Box with one column for each column of the profile."""
     return (spaces.Box.uniform(-math.inf, math.inf, len(seen.low)),)
 
 
 def _boxed(seen: Profile, part: spaces.Box, offset: int, column: int) -> Kind:
+    """Return the kind of an action column, which is number `offset` of a Box."""
     if seen.constant[column]:
         return seen.constant_kind(column)
     if seen.whole[column] and seen.low.dtype.kind == "f":
@@ -488,7 +531,8 @@ def _boxed(seen: Profile, part: spaces.Box, offset: int, column: int) -> Kind:
 
 
 def _whole_action(seen: Profile, column: int, coding: Coding) -> Kind:
-    """An integer action of unknown space: categories, unless there are so many that they must have an order."""
+    """Return the kind of an integer action without a declared space: categories, or ordered numbers if the range is too
+    large for categories."""
     if seen.constant[column]:
         return seen.constant_kind(column)
     low, high = int(seen.low[column]), int(seen.high[column])
@@ -500,6 +544,8 @@ def _whole_action(seen: Profile, column: int, coding: Coding) -> Kind:
 def _by_parts(
     seen: Profile, space: Space, coding: Coding, box: Callable[[spaces.Box, int, int], Kind]
 ) -> tuple[Kind, ...]:
+    """Return the kinds of the columns of a space. `box` gives the kind of a Box column, from the part, the number of
+    the column in the part, and its number in the field."""
     found: list[Kind] = []
     start = 0
     for part in space:

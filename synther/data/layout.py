@@ -157,7 +157,7 @@ class Layout:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
         are_pairs = inference.are_pairs(rows)
         if are_pairs:
-            rows = inference.Twice(rows)
+            rows = inference.ObservationsTwice(rows)
         first, seen = inference.profile(rows)
         declared = discrete_spaces(rows, first, {field: bool(found.whole.all()) for field, found in seen.items()})
         observation = inference.observation_kinds(seen["observation"], declared["observation"], coding)

@@ -1,4 +1,7 @@
-"""`Transitions`: rows of experience, named and validated."""
+"""`Transitions`: a validated data set of N rows of experience, with named fields.
+
+Read `Transitions` and `Transitions.of` first. The functions below the class convert and check single fields.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ ROW_FIELDS = ("observation", "action", "reward", "next_observation", "terminal")
 """The fields of a row, in the order of the paper's matrix."""
 
 PAIR = ("observation", "next_observation")
-"""The fields of the same quantities at two moments."""
+"""The two fields that hold the same quantities, before and after a step."""
 
 FIELDS = (*ROW_FIELDS, "timeout")
 
 _ABOUT = ("action_space", "observation_space", "env_id", "env_options")
-"""What is known of all rows."""
+"""Fields of `Transitions` that hold one value for all rows."""
 
 _ALIASES = {
     "observation": ("observations", "obs", "state", "states"),
@@ -40,16 +43,16 @@ _ALIASES = {
     "timeout": ("timeouts", "truncated", "truncations"),
 }
 FIELD_OF_KEY = {alias: field for field, aliases in _ALIASES.items() for alias in (field, *aliases)}
-"""Which field a key of somebody's dict or file means."""
+"""Maps each accepted name of a dict key or file entry to its field."""
 
 EXTRA = "extra/"
-"""Begins the key of an extra column wherever columns are named: in `arrays()`, in files, in a layout, in a report."""
+"""Prefix of the names of extra columns, in `arrays()`, files, layouts and reports."""
 
 ENDS = ("done", "dones")
-"""Names under which most code marks every end of an episode, time-outs included."""
+"""Names that usually mark every end of an episode, including timeouts."""
 
 _COLUMN = re.compile(r"(?P<name>.+)\[(?P<place>\d+)\]|(?P<known>.+)[_.](?P<number>\d+)")
-_CHECK_ROWS = 1 << 20
+_CHECK_ROWS = 1 << 20  # rows that are checked at a time
 
 
 class Row(NamedTuple):
@@ -64,7 +67,7 @@ class Row(NamedTuple):
     """(O,)"""
     terminal: Any
     timeout: Any = None
-    """None if not known."""
+    """None if unknown."""
     extra: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -76,16 +79,16 @@ class Transitions:
     action            (N, A)  numbers, or (N,) integers for one discrete action
     reward            (N,)    numbers
     next_observation  (N, O)
-    terminal          (N,)    bool: the next state is absorbing. None means that no row is terminal
-    timeout           (N,)    bool: the episode was cut after this row. None if not known
-    extra             any further columns by name, (N,) or (N, K) each, which are modelled like the others
+    terminal          (N,)    bool: the next state is absorbing. None: no row is terminal
+    timeout           (N,)    bool: the episode was cut after this row. None: unknown
+    extra             further columns by name, each of shape (N,) or (N, K), which are modelled like the others
 
-    Two extra columns have a meaning to agents: `discount` (N,), from 0 to 1, by which the value of the next observation
-    is multiplied, in n-step rows for example; and `next_action`, of the shape of `action`.
+    Agents use two extra columns: `discount` (N,), from 0 to 1, by which they multiply the value of the next
+    observation, for example in n-step rows, and `next_action`, with the shape of `action`.
 
-    `action_space` and `observation_space` say which values are possible; without them the rows themselves are taken
-    as the evidence. `env_options` are what `gymnasium.make` was told beside the `env_id`. Arrays are not copied when
-    they already have the right shape and type: do not write to them.
+    `action_space` and `observation_space` say which values are possible. Without them, this is concluded from the rows.
+    `env_options` are the keyword arguments of `gymnasium.make` besides `env_id`. Arrays that already have the right
+    shape and type are not copied, so do not write to them.
     """
 
     observation: Array
@@ -117,18 +120,19 @@ class Transitions:
         for name, array in {**fields, **_prefixed(extra)}.items():
             if array is not None and len(array) != rows:
                 raise DataError(
-                    f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step"
+                    f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row for each step"
                 )
-        following = fields["next_observation"]
-        assert following is not None
-        if following.shape != observation.shape:
+        next_observation = fields["next_observation"]
+        assert next_observation is not None
+        if next_observation.shape != observation.shape:
             raise DataError(
-                f"next_observation has {following.shape[1]} columns, observation has {observation.shape[1]}: "
-                "expected the same"
+                f"next_observation has {next_observation.shape[1]} columns, observation has {observation.shape[1]}: "
+                "expected the same number"
             )
-        if following.dtype != observation.dtype:  # the type that holds both, so that no value is cut
-            common = np.result_type(following, observation)
-            fields["observation"], fields["next_observation"] = observation.astype(common), following.astype(common)
+        if next_observation.dtype != observation.dtype:  # convert to the type that holds the values of both
+            common = np.result_type(next_observation, observation)
+            fields["observation"] = observation.astype(common)
+            fields["next_observation"] = next_observation.astype(common)
         for name, array in fields.items():
             if array is not None:
                 _check_finite(name, array)
@@ -149,28 +153,29 @@ class Transitions:
             )
 
     def _check_meanings(self) -> None:
-        """Of the extra columns that agents know."""
-        discount, following = self.extra.get("discount"), self.extra.get("next_action")
+        """Raise an error if an extra column that agents use has wrong values or a wrong shape."""
+        discount, next_action = self.extra.get("discount"), self.extra.get("next_action")
         if discount is not None and (discount.ndim != 1 or (discount < 0).any() or (discount > 1).any()):
             raise DataError("extra column discount: expected one number from 0 to 1 for each row")
-        if following is None:
+        if next_action is None:
             return
-        if following.shape != self.action.shape:
+        if next_action.shape != self.action.shape:
             raise DataError(
-                f"extra column next_action has shape {following.shape}: expected that of action, {self.action.shape}"
+                f"extra column next_action has shape {next_action.shape}: expected the shape of action, "
+                f"{self.action.shape}"
             )
         if self.action_space is not None:
-            spaces.check(self.action_space, following.reshape(len(self), -1), f"{EXTRA}next_action")
+            spaces.check(self.action_space, next_action.reshape(len(self), -1), f"{EXTRA}next_action")
 
     @classmethod
     def of(cls, rows: Mapping[str, ArrayLike] | None = None, /, **arrays: Any) -> Self:
-        """Build from a dict of arrays or a frame of pandas, from keyword arrays, or from both.
+        """Build from a dict of arrays or a pandas DataFrame, from keyword arrays, or from both.
 
-        The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
-        `done` and `dones` are taken as terminals, less the timeouts where those are given too.
-        Columns `observation[0]`, `observation[1]`, ... are one array, and so are `obs_0`, `obs_1`, ...
-        Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
-        Extra columns are given as `extra={"discount": ...}`, or under keys such as `extra/discount`.
+        The usual names are accepted (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
+        `done` and `dones` are read as terminals. If timeouts are given too, these rows are not terminal.
+        Columns `observation[0]`, `observation[1]`, ... are joined to one array, and so are `obs_0`, `obs_1`, ...
+        Keys that begin with `infos` or `metadata`, as in D4RL, are ignored. Any other unknown key is an error.
+        Pass extra columns as `extra={"discount": ...}`, or under keys such as `extra/discount`.
         """
         given: dict[str, Any] = {}
         extra: dict[str, Any] = {}
@@ -204,23 +209,27 @@ class Transitions:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Transitions]) -> Transitions:
-        """All rows of `parts` in order. Timeouts survive only where every part knows them; extra columns must be those
-        of all parts."""
+        """Return all rows of `parts` in order.
+
+        Timeouts are kept only if every part has them. All parts must have the same extra columns. A space or an
+        environment id is kept only if it is equal in all parts.
+        """
         if not parts:
             raise DataError("nothing to concatenate: expected at least one Transitions")
         first = parts[0]
         for number, part in enumerate(parts[1:], start=1):
             for name in ("observation", "action"):
-                here, there = getattr(first, name).shape[1:], getattr(part, name).shape[1:]
-                if here != there:
+                expected, shape = getattr(first, name).shape[1:], getattr(part, name).shape[1:]
+                if expected != shape:
                     raise DataError(
-                        f"cannot concatenate: {name} of part {number} has row shape {there}, of part 0 {here}"
+                        f"cannot concatenate: rows of {name} have shape {shape} in part {number}, but {expected} in "
+                        "part 0"
                     )
-            here, there = ({name: a.shape[1:] for name, a in rows.extra.items()} for rows in (first, part))
-            if here != there:
+            expected, shape = ({name: a.shape[1:] for name, a in rows.extra.items()} for rows in (first, part))
+            if expected != shape:
                 raise DataError(
-                    f"cannot concatenate: part {number} has the extra columns {there or 'none'}, part 0 has "
-                    f"{here or 'none'}; drop them with without_extra()"
+                    f"cannot concatenate: part {number} has the extra columns {shape or 'none'}, part 0 has "
+                    f"{expected or 'none'}; drop them with without_extra()"
                 )
         joined: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in ROW_FIELDS}
         if all(part.timeout is not None for part in parts):
@@ -235,7 +244,7 @@ class Transitions:
         return len(self.observation)
 
     def __iter__(self) -> Iterator[Row]:
-        """One row after the other. Whole arrays, such as `rows.reward`, are much faster."""
+        """Iterate over single rows. Working on whole arrays, such as `rows.reward`, is much faster."""
         return (self[row] for row in range(len(self)))
 
     @overload
@@ -245,7 +254,8 @@ class Transitions:
     def __getitem__(self, rows: slice | Array | Sequence[int]) -> Transitions: ...
 
     def __getitem__(self, rows: int | slice | Array | Sequence[int]) -> Row | Transitions:
-        """One row by its number, or the rows of a slice, an index array or a boolean mask (at least one of them)."""
+        """Return one row by its number, or the rows of a slice, an index array or a boolean mask, which must select at
+        least one row."""
         if isinstance(rows, str):
             raise TypeError(
                 "an index of Transitions is a number, a slice, an index array or a mask; for a field write rows.reward"
@@ -259,11 +269,11 @@ class Transitions:
         if picked["reward"].ndim != 1:
             raise TypeError("an index of Transitions has one dimension: a slice, an index array or a mask")
         if len(picked["reward"]) == 0:
-            raise DataError(f"the selection holds none of the {len(self):,} rows: expected at least one")
+            raise DataError(f"the selection has none of the {len(self):,} rows: expected at least one")
         return self._trusted(picked)
 
     def _trusted(self, arrays: dict[str, Array]) -> Transitions:
-        """Rows cut out of validated rows need no second validation."""
+        """Return rows with these `arrays`, selected from validated rows, without validating them again."""
         part = object.__new__(Transitions)
         for name in self.__dataclass_fields__:
             object.__setattr__(part, name, arrays.get(name, None if name in FIELDS else getattr(self, name)))
@@ -271,28 +281,27 @@ class Transitions:
         return part
 
     def chunks(self, rows: int) -> Iterator[Transitions]:
-        """Consecutive views of at most `rows` rows."""
+        """Iterate over consecutive views of at most `rows` rows."""
         for start in range(0, len(self), rows):
             yield self[start : start + rows]
 
     def arrays(self) -> dict[str, Array]:
-        """Field name to array, without a timeout that is not known; extra columns follow as `extra/NAME`."""
+        """Return a dict from field name to array, without `timeout` if it is unknown. Extra columns come last, under
+        `extra/NAME`."""
         every = {name: getattr(self, name) for name in FIELDS} | _prefixed(self.extra)
         return {name: array for name, array in every.items() if array is not None}
 
     def modelled(self) -> dict[str, Array]:
-        """What generators learn and comparisons compare: `arrays()` without the timeouts."""
+        """Return `arrays()` without the timeouts: the arrays that generators learn and that comparisons use."""
         return {name: array for name, array in self.arrays().items() if name != "timeout"}
 
     def to_pandas(self) -> Any:
-        """A frame of pandas with a column for each number: `observation[0]`, `observation[1]`, ..., `reward`, ...
-
-        `Transitions.of(frame)` makes rows of it again.
-        """
+        """Return a pandas DataFrame with one column for each number: `observation[0]`, `observation[1]`, ..., `reward`,
+        ... `Transitions.of(frame)` converts it back."""
         try:
             import pandas
         except ImportError:
-            raise MissingExtra("pandas", "stats", "a frame of pandas") from None
+            raise MissingExtra("pandas", "stats", "a pandas DataFrame") from None
         columns: dict[str, Array] = {}
         for name, array in self.arrays().items():
             if array.ndim == 1:
@@ -302,40 +311,41 @@ class Transitions:
         return pandas.DataFrame(columns)
 
     def without_extra(self, *names: str) -> Transitions:
-        """The same rows without these extra columns, or without all of them."""
+        """Return the same rows without the extra columns `names`. Without names, all extra columns are dropped."""
         for name in names:
             if name not in self.extra:
-                raise DataError(f"no extra column {name!r}: there are {', '.join(self.extra) or 'none'}")
+                raise DataError(f"no extra column {name!r}: the rows have {', '.join(self.extra) or 'none'}")
         kept = {name: array for name, array in self.extra.items() if names and name not in names}
         return replace(self, extra=kept)
 
     def refuse_extra(self, purpose: str) -> None:
-        """Raise an error where there are extra columns, which `purpose` has no place for."""
+        """Raise an error if there are extra columns, because `purpose` (for the error text) cannot store them."""
         if self.extra:
-            named = ", ".join(self.extra)
-            raise DataError(f"{purpose} has no place for the extra columns {named}: drop them with without_extra()")
+            names = ", ".join(self.extra)
+            raise DataError(f"{purpose} has no place for the extra columns {names}: drop them with without_extra()")
 
     def subsample(self, fraction: float, seed: int = 0) -> Transitions:
-        """A uniform draw of rows without replacement, in their old order, at least one."""
+        """Return a random fraction of the rows, at least one, drawn without replacement and kept in their order."""
         if not 0 < fraction <= 1:
-            raise DataError(f"fraction must lie in (0, 1], got {fraction}")
+            raise DataError(f"fraction must be above 0 and at most 1, got {fraction}")
         count = max(1, round(fraction * len(self)))
         rows = np.random.default_rng(whole_seed(seed)).choice(len(self), size=count, replace=False)
         return self[np.sort(rows)]
 
     def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:
-        """The same rows with other spaces (tuples of the parts in `synther.data.spaces`), checked against them."""
+        """Return the same rows with other spaces, which are tuples of the parts in `synther.data.spaces`. The rows are
+        checked against them."""
         return replace(
             self, action_space=action or self.action_space, observation_space=observation or self.observation_space
         )
 
     def equals(self, other: Transitions) -> bool:
-        """Whether both hold the same values in every field."""
+        """Return whether both have the same fields with the same values."""
         mine, theirs = self.arrays(), other.arrays()
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
 
     def summary(self) -> str:
-        """A few lines for a person."""
+        """Return a few lines of text that describe the rows."""
         actions = "1 discrete column" if self.action.ndim == 1 else _columns(self.action)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = self.reward.mean(dtype=np.float64), self.reward.std(dtype=np.float64)
@@ -362,7 +372,7 @@ class Transitions:
 
 
 class RowSource(Protocol):
-    """Rows that can be gone through in chunks, again and again: Transitions in memory, or rows spooled on disk."""
+    """Rows that can be read in chunks, several times: Transitions in memory, or rows stored on disk."""
 
     def __len__(self) -> int: ...
 
@@ -370,13 +380,14 @@ class RowSource(Protocol):
 
 
 def without_timeouts(done: ArrayLike, timeout: ArrayLike) -> Array:
-    """Terminals of marks that also stand where an episode was only cut."""
+    """Return the terminals: the rows marked in `done` but not in `timeout`."""
     ends, cuts = _flags("done", done), _flags("timeout", timeout)
     return ends & ~cuts if len(ends) == len(cuts) else ends
 
 
 def numbered(key: str) -> tuple[str, int] | None:
-    """Name and place of a column such as `observation[2]`, or `obs_2` and `obs.2` where the name is a usual one."""
+    """Return name and number of a column key such as `observation[2]`, or such as `obs_2` and `obs.2` if the name is an
+    accepted field name. Return None for other keys."""
     match = _COLUMN.fullmatch(key)
     if match is None:
         return None
@@ -386,22 +397,23 @@ def numbered(key: str) -> tuple[str, int] | None:
 
 
 def _joined(named: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Columns such as `observation[0]`, `observation[1]` as one array under `observation`."""
-    found: dict[Any, Any] = {}
+    """Return the same dict, with columns such as `observation[0]`, `observation[1]` joined to one array
+    `observation`."""
+    joined: dict[Any, Any] = {}
     parts: dict[str, dict[int, Any]] = {}
     for key, value in named.items():
         column = numbered(key) if isinstance(key, str) else None
         if column is None:
-            found[key] = value
+            joined[key] = value
         else:
             parts.setdefault(column[0], {})[column[1]] = value
     for name, columns in parts.items():
         if sorted(columns) != list(range(len(columns))):
             raise DataError(f"{name} has the columns {sorted(columns)}: expected 0 to {len(columns) - 1}")
-        if name in found:
+        if name in joined:
             raise DataError(f"{name} was given twice, once as columns and once as an array")
-        found[name] = np.stack([np.asarray(columns[place]) for place in range(len(columns))], 1)
-    return found
+        joined[name] = np.stack([np.asarray(columns[place]) for place in range(len(columns))], 1)
+    return joined
 
 
 def _rows(count: int) -> str:
@@ -417,31 +429,33 @@ def _span(array: Array) -> str:
 
 
 def _numeric(name: str, values: ArrayLike) -> Array:
+    """Return `values` as a numeric array in native byte order, at most float64. `name` is for error texts."""
     if np.ma.is_masked(values):
         raise DataError(f"{name} has masked values: expected a number everywhere; drop the rows, or fill them in")
     try:
         array = np.asarray(values)
-        if array.dtype == object and array.ndim == 1 and len(array):  # vectors in a column of pandas
+        if array.dtype == object and array.ndim == 1 and len(array):  # a pandas column that holds vectors
             array = np.asarray(array.tolist())
     except ValueError as error:
-        raise DataError(f"{name} is ragged: expected one array of numbers ({error})") from None
-    except (TypeError, RuntimeError) as error:  # a tensor of a GPU, or one that wants gradients
+        raise DataError(f"{name} is ragged: expected rows of equal length ({error})") from None
+    except (TypeError, RuntimeError) as error:  # such as a tensor on a GPU, or one that requires gradients
         raise DataError(f"{name} is not an array: expected numbers in main memory ({error})") from None
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {array.dtype}: expected real numbers, integers or booleans")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        with np.errstate(over="ignore"):  # what float64 cannot hold is infinite then, and refused as such
+        with np.errstate(over="ignore"):  # numbers too large for float64 become infinite, and are refused later
             array = array.astype(np.float64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
+    """Return `values` as numbers (N, W). An array (N,) becomes one column."""
     array = _numeric(name, values)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
         raise DataError(
-            f"{name} has shape {array.shape}: expected (rows, columns); flatten every step to one vector first"
+            f"{name} has shape {array.shape}: expected (rows, columns); flatten each row to one vector first"
         )
     if array.shape[1] == 0:
         raise DataError(f"{name} has no columns: shape {array.shape}")
@@ -449,6 +463,7 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _action(values: ArrayLike) -> Array:
+    """Return actions as numbers (N, A), or as integers (N,) for one discrete action."""
     array = _numeric("action", values)
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
@@ -461,28 +476,30 @@ def _action(values: ArrayLike) -> Array:
 
 
 def _reward(values: ArrayLike) -> Array:
+    """Return rewards (N,) as floats. Integers become float32 if it holds them exactly, else float64."""
     array = _column("reward", values)
     if array.dtype.kind == "f":
         return array
     single = array.astype(np.float32)
-    return single if (single == array).all() else array.astype(np.float64)  # large whole numbers
+    return single if (single == array).all() else array.astype(np.float64)
 
 
 def _extra(given: Mapping[str, ArrayLike] | None) -> dict[str, Array]:
+    """Return the extra columns as arrays, after checking their names, types and shapes."""
     if given is not None and not isinstance(given, Mapping):
         raise DataError(f"extra: expected a dict of arrays by name, got {type(given).__name__}")
-    found: dict[str, Array] = {}
+    checked: dict[str, Array] = {}
     for name, values in (given or {}).items():
         if not isinstance(name, str) or not name.isidentifier() or name in FIELD_OF_KEY or name in _ABOUT:
             raise DataError(f"extra column {name!r}: expected an identifier that is not the name of a field")
         if name == "next_action":
-            found[name] = _action(values)
+            checked[name] = _action(values)
             continue
         array = _numeric(f"{EXTRA}{name}", values)
         if array.ndim not in (1, 2) or 0 in array.shape[1:]:
             raise DataError(f"extra column {name!r} has shape {array.shape}: expected (rows,) or (rows, columns)")
-        found[name] = array[:, 0] if array.ndim == 2 and name == "discount" and array.shape[1] == 1 else array
-    return found
+        checked[name] = array[:, 0] if array.ndim == 2 and name == "discount" and array.shape[1] == 1 else array
+    return checked
 
 
 def _prefixed(extra: Mapping[str, Array]) -> dict[str, Array]:
@@ -490,15 +507,16 @@ def _prefixed(extra: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _options(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """As a file has them; None where there are none."""
+    """Return the options as they are after a round trip through JSON, or None if there are none."""
     try:
         options = json.loads(json.dumps(None if given is None else dict(given)))
     except (TypeError, ValueError):
-        raise DataError(f"env_options must be a dict that JSON can hold, got {given!r}") from None
+        raise DataError(f"env_options must be a dict that can be written as JSON, got {given!r}") from None
     return options or None
 
 
 def _flags(name: str, values: ArrayLike) -> Array:
+    """Return booleans (N,) for values that are 0 or 1."""
     array = _column(name, values)
     if array.dtype != bool:
         wrong = (array != 0) & (array != 1)
@@ -510,15 +528,17 @@ def _flags(name: str, values: ArrayLike) -> Array:
 
 
 def _column(name: str, values: ArrayLike) -> Array:
+    """Return numbers (N,) for an array (N,) or (N, 1)."""
     array = _numeric(name, values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise DataError(f"{name} has shape {array.shape}: expected (rows,), one value a step")
+        raise DataError(f"{name} has shape {array.shape}: expected (rows,), one value for each row")
     return array
 
 
 def _check_finite(name: str, array: Array) -> None:
+    """Raise an error that names the first value that is infinite or not a number."""
     if array.dtype.kind != "f":
         return
     for start in range(0, len(array), _CHECK_ROWS):
