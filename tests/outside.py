@@ -61,7 +61,9 @@ def circles(request: Request) -> tuple[Transitions, str]:
 
 JUMP = Sampler(jump)
 CSV = Format(read_csv, write_csv, suffixes=(".csv",))
-REWARD_GAP = Metric("Reward gap", "Likeness", "lower", 0, None, "Difference of the mean rewards.", compared(reward_gap))
+REWARD_GAP = Metric(
+    "Reward gap", "Similarity", "lower", 0, None, "Difference of the mean rewards.", compared(reward_gap)
+)
 CIRCLES = NamedDataset(circles, agent={"td3_bc": {"alpha": 1.0}}, episodes=3)
 
 

@@ -1,4 +1,9 @@
-"""Is the synthetic data any good? All metrics, each beside what real rows reach, and a verdict."""
+"""Assess synthetic rows: compute all metrics for synthetic and for held-out real rows, and derive a verdict.
+
+`assess` is the entry point. It splits the real rows (`split.py`) and asks every metric of `METRICS` for its figure. The
+metrics take their figures from a `Comparison`, which does the work that several of them share (such as fitting
+networks) only once.
+"""
 
 from __future__ import annotations
 
@@ -40,34 +45,36 @@ from synther.errors import ConfigError
 from synther.progress import Progress, resolve
 
 WORKERS = 2
-"""Tasks of an assessment that run at a time, each on one thread."""
+"""Number of tasks of an assessment that run at the same time, each on one thread."""
 
 FIT_ROWS = 100_000
-"""Rows of each kind that networks learn from."""
+"""Largest number of real rows, and of synthetic rows, that networks learn from."""
 
 FEWEST_TO_LEARN = 100
-"""Rows of either side below which nothing can be learned that says something about the rows."""
+"""Smallest number of reference rows, and of synthetic rows, for which networks are fitted. With fewer rows their scores
+would say nothing about the rows."""
 
 JUDGED_ROWS = 20_000
-"""Synthetic rows that a simulator or networks judge."""
+"""Largest number of synthetic rows that a simulator or networks judge. Of held-out rows, a quarter of this."""
 
 FAR = 1e6
-"""Squared stds by which a row is off that the simulator could not follow."""
+"""Largest `dynamics_error` of a row, in squared stds. Rows that the simulator cannot simulate get this value."""
 
 FAR_REWARD = 10.0
-"""Squared stds that a reward counts as off at most: a few rows do not decide."""
+"""Largest `reward_error` of a row, in squared stds, so that a few rows do not decide the mean."""
 
 COVER_ROWS = 50_000
-"""Synthetic rows, and real ones, among which `coverage` looks for neighbours."""
+"""Largest number of synthetic rows, and of real rows, in which `coverage` searches for neighbours."""
 
 SCORED_ROWS = 10_000
-"""Held-out rows that networks are scored on."""
+"""Largest number of held-out rows that networks are scored on."""
 
 EXACT = 1e-4
-"""Error of real rows, in squared stds, below which a simulator shows that the environment is deterministic."""
+"""If a simulator reproduces real rows with an error below this, in squared stds, the environment is deterministic."""
 
 FEWEST_ENDS = 10
-"""Ends of episodes, or rows flagged as such, below which no share of them is given."""
+"""Smallest number of synthetic rows that should end an episode (for `terminal_recall`), or that are flagged terminal
+(for `terminal_precision`). With fewer rows the figure is missing."""
 
 Figures = dict[str, Figure]
 
@@ -89,13 +96,13 @@ def assess(
     real_name: str = "real",
     synthetic_name: str = "synthetic",
 ) -> Assessment:
-    """Everything that `docs/assess.md` describes, of any two sets of rows with the same columns.
+    """Compare two sets of rows with the same columns by all measures of `docs/assess.md`, and return the assessment.
 
-    `held_out` are real rows that the generator has not seen; without them a fifth of the real rows stands in, at most
-    20,000. `simulator` gives the true next observations, rewards and terminals of observations and actions, for
-    instance `functools.partial(simulate, "Hopper-v5")`; without it networks fitted on real rows judge. `parameters` is
-    the size of the generator. Of either side at most `max_rows` rows are looked at. The same seed gives the same
-    figures on the same machine.
+    `held_out` are real rows that the generator has not seen. Default: a fifth of the real rows, at most 20,000.
+    `simulator` maps observations and actions to the true next observations, rewards and terminals, for example
+    `functools.partial(simulate, "Hopper-v5")`. Without a simulator, networks fitted on real rows judge. `parameters` is
+    the number of parameters of the generator, for `compression`. At most `max_rows` rows of each side are used. The
+    same seed gives the same figures on the same machine.
     """
     if parameters is not None and parameters < 1:
         raise ConfigError(f"parameters must be at least 1, got {parameters}")
@@ -114,7 +121,7 @@ def assess(
         env_id=real.env_id,
         real_name=real_name,
         synthetic_name=synthetic_name,
-        verdict=decide({found.name: found for found in measures}),
+        verdict=decide({one.name: one for one in measures}),
         measures=tuple(measures),
         columns=likeness.columns,
         correlations=likeness.correlations,
@@ -124,33 +131,40 @@ def assess(
 
 
 class Likeness(NamedTuple):
+    """How similar the distributions of columns and pairs of columns are."""
+
     figures: Figures
     columns: tuple[Column, ...]
     correlations: Correlations
 
 
 class Neighbours(NamedTuple):
+    """Distances to the nearest real rows, and the figures that follow from them."""
+
     figures: Figures
     distances: tuple[Array, Array]
-    """To the nearest real row: of the first synthetic and of the first held-out rows."""
+    """Distances to the nearest reference row: of the first synthetic rows and of the first held-out rows."""
 
 
 class Learned(NamedTuple):
-    """The last two are None where there are too few rows to learn from."""
+    """What networks learned from the rows. `features` and `outcomes` are None if there are too few rows."""
 
     figures: Figures
     features: Features | None = None
     outcomes: Lesson | None = None
+    """The networks that predict outcomes."""
 
 
 class Physics(NamedTuple):
+    """How consistent rows are with the environment."""
+
     figures: Figures
     cloud: Cloud | None = None
 
 
 @dataclass(eq=False)
 class Comparison:
-    """Rows that are compared, and work that metrics share: each part is done when a metric first asks for it."""
+    """The rows to compare, and the work that metrics share. Each property is computed when a metric first needs it."""
 
     split: Split
     simulator: Simulator | None
@@ -159,60 +173,69 @@ class Comparison:
     device: torch.device | str
     pool: Executor
     rows_real: int
-    """All real rows, of which `split` may have a part."""
+    """Number of all real rows. `split` may contain only a part of them."""
     parameters: int | None
-    """Of the generator."""
+    """Number of parameters of the generator, if it is known."""
     notes: list[str] = field(default_factory=list)
-    """For the reader of the report: what was left out, and why."""
+    """Notes for the reader of the report: what was left out, and why."""
 
     @cached_property
     def likeness(self) -> Likeness:
+        """Compare the distributions of columns and their correlations."""
         split, shrink = self.split, self.split.shrink()
         real, synthetic = matrices_of(split.real, split.synthetic)
         reference, held_out = matrices_of(*split.by_rows())
-        found, chance = (self.pool.submit(marginal, *sides) for sides in ((real, synthetic), (reference, held_out)))
+        synthetic_task, held_out_task = (
+            self.pool.submit(marginal, *sides) for sides in ((real, synthetic), (reference, held_out))
+        )
         r = [self.pool.submit(pearson, side) for side in (real, synthetic, reference, held_out)]
-        similarity, mean = found.result()
-        similarity_real = 1 - shrink * (1 - chance.result()[0])
+        similarity, mean = synthetic_task.result()
+        similarity_real = 1 - shrink * (1 - held_out_task.result()[0])
         described = columns.describe(split.real, split.synthetic, similarity.tolist(), similarity_real.tolist())
         worst = int(similarity.argmin())
-        least = Figure(float(similarity[worst]), float(similarity_real.min()), detail=described[worst].name)
+        worst_column = Figure(float(similarity[worst]), float(similarity_real.min()), detail=described[worst].name)
         matrices = [future.result() for future in r]
         value = alike_pairs(matrices[0], matrices[1], varying(real) & varying(synthetic))
-        alike = alike_pairs(matrices[2], matrices[3], varying(reference) & varying(held_out))
+        value_real = alike_pairs(matrices[2], matrices[3], varying(reference) & varying(held_out))
         figures = {
             "marginal": Figure(mean, float(similarity_real.mean())),
-            "worst_column": least,
-            "correlation": Figure(value, 1 - shrink * (1 - alike)),
+            "worst_column": worst_column,
+            "correlation": Figure(value, 1 - shrink * (1 - value_real)),
             "worst_correlation": self._worst_correlation((real, synthetic, reference, held_out), matrices, described),
         }
         correlations = Correlations(*(tuple(map(tuple, matrix.tolist())) for matrix in matrices[:2]))
         return Likeness(figures, described, correlations)
 
     def _worst_correlation(self, sides: tuple[Array, ...], r: list[Array], described: tuple[Column, ...]) -> Figure:
-        """A column that is constant in synthetic rows alone has lost its correlations; one in held-out rows is rare."""
+        """Return `worst_correlation`, with the pair of columns as detail.
+
+        A column that is constant only in synthetic rows takes part, because it has lost its correlations. A column that
+        is constant only in held-out rows does not: it varies too rarely.
+        """
         split = self.split
         episodes: list[Array | None] = [None] * 4
-        if split.synthetic_episodes is not None:  # not generated, so what differs between episodes is chance
+        if split.synthetic_episodes is not None:  # recorded rows: differences between episodes are chance
             episodes[:2] = split.episodes, split.synthetic_episodes
-        waiting = [self.pool.submit(correlation_variance, *side) for side in zip(sides, r, episodes, strict=True)]
-        variance = [future.result() for future in waiting]
+        tasks = [self.pool.submit(correlation_variance, *side) for side in zip(sides, r, episodes, strict=True)]
+        variance = [task.result() for task in tasks]
         value, pair = worst_pair(r[0], r[1], variance[0] + variance[1], varying(sides[0]))
         real, _ = worst_pair(r[2], r[3], variance[2] + variance[3], varying(sides[2]) & varying(sides[3]))
         detail = ""
         if pair is not None:
             names = " and ".join(described[at].name for at in pair)
-            detail = f"{names}: {r[1][pair]:.3f}, in real rows {r[0][pair]:.3f}"
+            detail = f"{names}: {r[1][pair]:.3f} in synthetic rows, {r[0][pair]:.3f} in real rows"
         return Figure(value, self.split.shrink() * real, detail=detail)
 
     @property
     def compression(self) -> Figure | None:
+        """Number of values in all real rows, divided by the number of parameters of the generator."""
         if self.parameters is None:
             return None
         return Figure(self.rows_real * len(self.likeness.columns) / self.parameters, None)
 
     @cached_property
     def bounds(self) -> Figures:
+        """Values out of bounds, the scale of actions, and the rate of terminals."""
         split, figures = self.split, {}
         limits, narrower = Bounds.of(split.real), Bounds.of(split.reference)
         for name, fields in (
@@ -234,20 +257,24 @@ class Comparison:
 
     @cached_property
     def states(self) -> Figures:
+        """Measures for environments with few distinct states."""
         return discrete.figures(self.split.reference, self.split.synthetic, self.split.held_out)
 
     @cached_property
     def neighbours(self) -> Neighbours:
+        """Novelty, memorisation and coverage."""
         split = self.split
         few = min(COVER_ROWS, len(split.reference) // 2, len(split.synthetic))
-        known, asked, held_out = scaled_rows(split.reference, split.synthetic[: max(few, QUERY_ROWS)], split.held_out)
+        reference, synthetic, held_out = scaled_rows(
+            split.reference, split.synthetic[: max(few, QUERY_ROWS)], split.held_out
+        )
         held_out = held_out[:QUERY_ROWS]
         search = partial(nearest, device=self.device)
         parts = split.few_episodes(few)
-        cover = partial(coverage, held_out, known[parts[0]], device=self.device)
-        found = [self.pool.submit(search, known, rows) for rows in (asked[:QUERY_ROWS], held_out)]
-        covered = [self.pool.submit(cover, others) for others in (asked[:few], known[parts[1]]) if few]
-        near, near_real = (future.result()[:, 0] for future in found)
+        cover = partial(coverage, held_out, reference[parts[0]], device=self.device)
+        searches = [self.pool.submit(search, reference, rows) for rows in (synthetic[:QUERY_ROWS], held_out)]
+        covered = [self.pool.submit(cover, others) for others in (synthetic[:few], reference[parts[1]]) if few]
+        near, near_real = (task.result()[:, 0] for task in searches)
         figures = {
             "novelty": Figure(float(np.median(near)), float(np.median(near_real))),
             "memorisation": Figure(*memorised(near_real, near)),
@@ -257,35 +284,36 @@ class Comparison:
             figures["coverage"] = Figure(covered[0].result(), covered[1].result(), chance)
         if split.episodes is not None:
             starts = np.diff(split.episodes, prepend=-1) > 0
-            seen, made = (rows.observation.reshape(len(rows), -1) for rows in (split.real, split.synthetic))
-            figures["start_coverage"] = Figure(start_coverage(seen, starts, made, device=self.device), 1.0)
+            real, generated = (rows.observation.reshape(len(rows), -1) for rows in (split.real, split.synthetic))
+            figures["start_coverage"] = Figure(start_coverage(real, starts, generated, device=self.device), 1.0)
         return Neighbours(figures, (near, near_real))
 
     @cached_property
     def learned(self) -> Learned:
+        """Train networks on synthetic and on real rows, and score them on held-out real rows."""
         split = self.split
         rows = min(FIT_ROWS, len(split.reference), len(split.synthetic))
         if rows < FEWEST_TO_LEARN or len(split.held_out) < FEWEST_TO_LEARN // 5:
             self.notes.append(
                 f"fewer than {FEWEST_TO_LEARN} rows to learn from: no network was fitted, "
-                "and the verdict rests on what can be measured without"
+                "and the verdict only uses measures that need no network"
             )
             return Learned({})
         real, synthetic, held_out = split.reference[:rows], split.synthetic[:rows], split.held_out[:SCORED_ROWS]
         features = Features.of(real)
         parts, seed, device = (features, real, synthetic, held_out), self.seed, self.device
-        predicting = self.pool.submit(usefulness.outcomes, *parts, seed=seed, device=device)
-        cloned = self.pool.submit(usefulness.actions, *parts, seed=seed, device=device)
-        told = self.pool.submit(self._tell_apart, features)
-        outcomes, figures = predicting.result(), {"auc": told.result()}
-        for name, lesson in (("outcome_score", outcomes), ("policy_score", cloned.result())):
+        outcome_task = self.pool.submit(usefulness.outcomes, *parts, seed=seed, device=device)
+        policy_task = self.pool.submit(usefulness.actions, *parts, seed=seed, device=device)
+        auc_task = self.pool.submit(self._tell_apart, features)
+        outcomes, figures = outcome_task.result(), {"auc": auc_task.result()}
+        for name, lesson in (("outcome_score", outcomes), ("policy_score", policy_task.result())):
             figures[name] = Figure(lesson.scores.synthetic, lesson.scores.real)
             figures[f"{name}_mixed"] = Figure(lesson.scores.mixed, lesson.scores.real)
         return Learned(figures, features, outcomes)
 
     def _tell_apart(self, features: Features) -> Figure:
-        """Networks learn to tell reference rows from synthetic ones, and from other reference rows; each is scored on
-        rows that none has seen."""
+        """Return `auc`. One network learns to separate reference from synthetic rows, another one to separate reference
+        rows from other reference rows. Both are scored on rows that no network has seen."""
         split = self.split
         scored = min(SCORED_ROWS, len(split.held_out) // 2, len(split.synthetic) // 3)
         rows = min(FIT_ROWS, len(split.reference) // 2, len(split.synthetic) - scored)
@@ -297,52 +325,57 @@ class Comparison:
 
     @cached_property
     def physics(self) -> Physics:
+        """Compare next observations, rewards and terminals with those of the judge (a simulator, or networks)."""
         features, outcomes = self.learned.features, self.learned.outcomes
-        asked = self.split.synthetic[:JUDGED_ROWS], self.split.held_out[: JUDGED_ROWS // 4]
+        judged = self.split.synthetic[:JUDGED_ROWS], self.split.held_out[: JUDGED_ROWS // 4]
         if self.simulator is not None:
             judge = self.simulator_name or "a simulator"
-            truths = [self.simulator(rows.observation, rows.action) for rows in asked]
+            truths = [self.simulator(rows.observation, rows.action) for rows in judged]
         elif features is None or outcomes is None:
             return Physics({})
         else:
             judge = f"{usefulness.MEMBERS} networks fitted on real rows"
-            self.notes.append(f"no simulator: {judge} judge next observations, rewards and terminals instead")
+            self.notes.append(
+                "no simulator: networks fitted on real rows judge next observations, rewards and terminals"
+            )
             ends = TerminalJudge(features, self.split.reference[:FIT_ROWS], seed=self.seed, device=self.device)
-            truths = [(*predicted(outcomes.networks, features, rows), ends(rows)) for rows in asked]
-        figures, cloud = self._terminals(asked, truths), None
-        # Networks only know the mean of outcomes: rows that lie closer to it than real ones are not better.
+            truths = [(*predicted(outcomes.networks, features, rows), ends(rows)) for rows in judged]
+        figures, cloud = self._terminals(judged, truths), None
+        # Networks only predict the mean of outcomes. Rows that are closer to it than real rows are not better.
         better: Better | None = "nearer" if self.simulator is None else None
         scale = Standard.of(self.split.reference.next_observation), Standard.of(self.split.reference.reward[:, None])
         if scale[0].varies.any():
-            errors = [next_errors(rows, truth[0], scale[0]) for rows, truth in zip(asked, truths, strict=True)]
+            errors = [next_errors(rows, truth[0], scale[0]) for rows, truth in zip(judged, truths, strict=True)]
             chance = math.hypot(*map(_median_error, errors))
             figures["dynamics_error"] = Figure(_median(errors[0]), _median(errors[1]), chance, better=better)
             points = [_points(near, error) for near, error in zip(self.neighbours.distances, errors, strict=True)]
             cloud = Cloud(judge, *points)
             lost = float(np.mean(np.isinf(errors[0])))
             if lost:
-                self.notes.append(f"{judge} could not follow {lost:.2%} of the synthetic rows")
+                self.notes.append(f"{judge} could not simulate {lost:.2%} of the synthetic rows")
         if scale[1].varies.all():
-            rewards = [reward_errors(rows, truth[1], scale[1]) for rows, truth in zip(asked, truths, strict=True)]
-            found, real = (np.minimum(errors, FAR_REWARD) for errors in rewards)
-            chance = 2 * math.hypot(*(float(errors.std()) / math.sqrt(len(errors)) for errors in (found, real)))
-            figures["reward_error"] = Figure(float(found.mean()), float(real.mean()), chance, better=better)
+            rewards = [reward_errors(rows, truth[1], scale[1]) for rows, truth in zip(judged, truths, strict=True)]
+            synthetic, real = (np.minimum(errors, FAR_REWARD) for errors in rewards)
+            chance = 2 * math.hypot(*(float(errors.std()) / math.sqrt(len(errors)) for errors in (synthetic, real)))
+            figures["reward_error"] = Figure(float(synthetic.mean()), float(real.mean()), chance, better=better)
         return Physics(figures, cloud)
 
-    def _terminals(self, asked: tuple[Transitions, ...], truths: list[tuple[Array, Array, Array]]) -> Figures:
-        found, real = (agreement(rows.terminal, truth[2]) for rows, truth in zip(asked, truths, strict=True))
-        figures = {"terminal_correctness": Figure(found.correct, real.correct)}
-        for name, counted in (("precision", [rows.terminal for rows in asked]), ("recall", [one[2] for one in truths])):
+    def _terminals(self, judged: tuple[Transitions, ...], truths: list[tuple[Array, Array, Array]]) -> Figures:
+        """Return accuracy, precision and recall of the terminal flags of synthetic and held-out rows (`judged`)."""
+        synthetic, real = (agreement(rows.terminal, truth[2]) for rows, truth in zip(judged, truths, strict=True))
+        figures = {"terminal_correctness": Figure(synthetic.correct, real.correct)}
+        flagged, true = [rows.terminal for rows in judged], [truth[2] for truth in truths]
+        for name, counted in (("precision", flagged), ("recall", true)):
             counts = [int(np.count_nonzero(flags)) for flags in counted]
             if counts[0] >= FEWEST_ENDS:
-                shares = getattr(found, name), getattr(real, name)
+                shares = getattr(synthetic, name), getattr(real, name)
                 chance = math.hypot(*map(_share_error, shares, counts))
                 figures[f"terminal_{name}"] = Figure(*shares, chance)
         return figures
 
     @cached_property
     def payouts(self) -> Figures:
-        """Whoever judges rewards: rare ones are lost in the mean of all."""
+        """Figures on rare large rewards, which the mean over all rows would hide."""
         split, features = self.split, self.learned.features
         if features is None:
             return {}
@@ -351,7 +384,8 @@ class Comparison:
 
     @cached_property
     def spread(self) -> Figures:
-        """Unless the states can be counted, which is exact, or the simulator shows that nothing is random."""
+        """How far outcomes scatter given (s, a). Empty if `frequency_error` exists, because counting states is exact,
+        or if the simulator shows that nothing is random."""
         split, features, lesson = self.split, self.learned.features, self.learned.outcomes
         rows = min(FIT_ROWS, len(split.reference), len(split.synthetic))
         if features is None or lesson is None or rows < spread.FEWEST_ROWS or "frequency_error" in self.states:
@@ -364,20 +398,22 @@ class Comparison:
 
 
 def _median(errors: Array) -> float:
-    """A row that the judge cannot follow counts as far off, but as a number: the worst data still has a figure."""
+    """Return the median of `errors`, at most `FAR`. So rows that cannot be simulated still give a finite figure."""
     return float(np.median(np.minimum(errors, FAR)))
 
 
 def _median_error(errors: Array) -> float:
-    """Two standard errors of the median, from the values whose ranks are so far from the middle."""
+    """Return two standard errors of the median, from the quantiles that are 1 / sqrt(n) above and below it."""
     far = min(0.5, 1 / math.sqrt(len(errors)))
     low, high = np.quantile(np.minimum(errors, FAR), [0.5 - far, 0.5 + far])
     return float(high - low) / 2
 
 
 def _share_error(share: float | None, count: int) -> float:
-    """Two standard errors of a share of so many rows, of which one more may be and one more may not: few that are all
-    right do not prove that all are."""
+    """Return two standard errors of a share of `count` rows.
+
+    One success and one failure are added (Laplace), because a few correct rows do not prove that all are correct.
+    """
     if share is None:
         return 0.0
     likely = (share * count + 1) / (count + 2)
@@ -385,6 +421,7 @@ def _share_error(share: float | None, count: int) -> float:
 
 
 def _points(near: Array, error: Array) -> tuple[tuple[float, float], ...]:
+    """Return the finite pairs of distance and error, for the figure of novelty against dynamics error."""
     rows = min(len(near), len(error))
     pairs = np.column_stack([near[:rows], error[:rows]])
     return tuple((float(x), float(y)) for x, y in pairs[np.isfinite(pairs).all(axis=1)])

@@ -1,6 +1,7 @@
-"""Every metric by name: how it is computed, what to call it, which way is better, what it says.
+"""The registry of metrics: the label of each, the better direction, one sentence of explanation, how to compute it.
 
-`docs/assess.md` explains each of them.
+The figures themselves are computed in `judge.Comparison`, because several metrics share the same networks. A metric
+here only picks its figure. `docs/assess.md` defines every metric.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from synther.registry import Registry
 if TYPE_CHECKING:
     from synther.assess.judge import Comparison
 
-_DUST = 1e-12  # what rounding leaves of nothing, as between a simulator and rows that it made
+_DUST = 1e-12  # smaller figures are rounding errors, for example between a simulator and rows that it made itself
 
 
 class Figure(NamedTuple):
-    """What a metric finds."""
+    """The result of a metric."""
 
     value: float | None
-    """Of the synthetic rows."""
+    """Figure of the synthetic rows."""
     real: float | None
-    """Of held-out real ones."""
+    """Figure of the held-out real rows."""
     chance: float = 0.0
+    """About two standard errors of the difference; 0 if unknown."""
     detail: str = ""
+    """The column, pair of columns or problem behind the figure."""
     better: Better | None = None
-    """Where it is another direction than that of the table."""
+    """The better direction, if it differs from `Metric.better`."""
 
 
 Compute = Callable[["Comparison"], Figure | None]
@@ -38,24 +41,26 @@ Compute = Callable[["Comparison"], Figure | None]
 
 @dataclass(frozen=True)
 class Metric:
-    """What is registered in `METRICS`: how the figure is computed, and what a reader has to know about it."""
+    """An entry of `METRICS`: a function that computes a figure, and the words that explain it in the report."""
 
     label: str
-    """For people: "Marginal similarity"."""
+    """Name in the report, such as "Marginal similarity"."""
     group: str
-    """The heading it stands under."""
+    """Heading in the report. Metrics with the same heading are listed together."""
     better: Better
+    """Whether higher or lower figures are better, or figures near that of real rows."""
     low: float | None
-    """The ends of its range; None is without end."""
+    """Lower end of the range; None if it has no lower end."""
     high: float | None
+    """Upper end of the range; None if it has no upper end."""
     about: str
-    """One sentence: what it says, and why one cares."""
+    """What the figure measures, and why it matters. One or two sentences."""
     compute: Compute
-    """The figure of the rows that are compared, None where it has none; see `compared` for the simple case."""
+    """Return the figure of the compared rows, or None if it does not apply. `compared` covers the simple case."""
 
 
 def compared(distance: Callable[[Transitions, Transitions], float]) -> Compute:
-    """The metric of a function of (real rows, other rows), applied to synthetic rows and to held-out real rows."""
+    """Make a metric from a function of (real rows, other rows). It is applied to synthetic and to held-out rows."""
 
     def compute(rows: Comparison) -> Figure:
         split = rows.split
@@ -64,133 +69,144 @@ def compared(distance: Callable[[Transitions, Transitions], float]) -> Compute:
     return compute
 
 
-_USE, _LIKE, _TRUE = "Train on synthetic, test on real", "Likeness", "True to the environment"
-_SPREAD, _FINITE = "Spread of outcomes", "States and transitions that exist"
-_NEW, _ENDS, _SIZE = "Novelty and coverage", "Ends of episodes", "Size"
+_USE, _LIKE, _TRUE = "Train on synthetic, test on real", "Similarity", "Consistency with the environment"
+_SPREAD, _FINITE = "Spread of outcomes", "Discrete states and transitions"
+_NEW, _ENDS, _SIZE = "Novelty and coverage", "Terminals", "Size"
 
 METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     "outcome_score": Metric(
         "Dynamics prediction", _USE, "higher", None, 1,
-        "R^2 on held-out real rows of networks that learned s' - s and r from synthetic rows; beside it, from real.",
+        "R^2 on held-out real rows, of networks that learned s' - s and r from s and a. They learned from synthetic "
+        "rows, or from real rows for the figure of real rows.",
         lambda rows: rows.learned.figures.get("outcome_score"),
     ),
     "outcome_score_mixed": Metric(
         "Dynamics prediction, half and half", _USE, "higher", None, 1,
-        "The same after learning from batches that are half real and half synthetic: what mixing would cost or gain.",
+        "The same after learning from batches that are half real and half synthetic. It shows what a mixture gains or "
+        "costs.",
         lambda rows: rows.learned.figures.get("outcome_score_mixed"),
     ),
     "policy_score": Metric(
         "Behaviour cloning", _USE, "higher", None, 1,
-        "R^2 (share of right actions where they are discrete) on held-out real rows of policies cloned from synthetic "
-        "rows; beside it, from real ones.",
+        "R^2 on held-out real rows, of networks that learned the action from s. For discrete actions: the share of "
+        "correct actions. They learned from synthetic rows, or from real rows for the figure of real rows.",
         lambda rows: rows.learned.figures.get("policy_score"),
     ),
     "policy_score_mixed": Metric(
         "Behaviour cloning, half and half", _USE, "higher", None, 1,
-        "The same after cloning from batches that are half real and half synthetic.",
+        "The same after learning from batches that are half real and half synthetic.",
         lambda rows: rows.learned.figures.get("policy_score_mixed"),
     ),
     "auc": Metric(
         "Classifier two-sample test, AUC", _LIKE, "lower", 0, 1,
-        "How well a network tells synthetic rows from real ones: 0.5 is guessing, at 1 it recognises every row.",
+        "How well a network separates synthetic rows from real rows. 0.5 means that it can only guess, 1 that it "
+        "recognises every row.",
         lambda rows: rows.learned.figures.get("auc"),
     ),
     "marginal": Metric(
         "Marginal similarity (1 - KS)", _LIKE, "higher", 0, 1,
-        "Mean over columns of 1 - KS: whether every column by itself is distributed as in the real rows.",
+        "Mean over columns of 1 - Kolmogorov-Smirnov statistic. It compares the distribution of each single column.",
         lambda rows: rows.likeness.figures.get("marginal"),
     ),
     "worst_column": Metric(
         "Worst column (1 - KS)", _LIKE, "higher", 0, 1,
-        "1 - KS of the column that is least alike; the columns below say which.",
+        "1 - Kolmogorov-Smirnov statistic of the least similar column.",
         lambda rows: rows.likeness.figures.get("worst_column"),
     ),
     "correlation": Metric(
         "Correlation similarity (Pearson)", _LIKE, "higher", 0, 1,
-        "Mean over pairs of columns of 1 - |difference of Pearson's r| / 2: whether columns go together as real ones.",
+        "Mean over pairs of columns of 1 - |difference of Pearson's r| / 2. It compares how pairs of columns are "
+        "related.",
         lambda rows: rows.likeness.figures.get("correlation"),
     ),
     "worst_correlation": Metric(
         "Largest correlation difference", _LIKE, "lower", 0, 2,
-        "Largest difference between a real and a synthetic correlation of two columns. Differences that chance "
-        "explains count as 0.",
+        "Largest difference between the correlations (Pearson's r) of two columns in real and in synthetic rows. "
+        "Differences that chance can explain count as 0.",
         lambda rows: rows.likeness.figures.get("worst_correlation"),
     ),
     "outcome_spread": Metric(
         "Conditional std ratio of outcomes", _SPREAD, "nearer", 0, None,
-        "Standard deviation of outcomes (next observation, reward) given (s, a), relative to real rows, in the random "
-        "column where it is furthest off. 1 is right; below 1 the environment looks safer than it is.",
+        "Standard deviation of outcomes (next observation, reward) given (s, a), relative to real rows, in the worst "
+        "random column. 1 is right. Below 1, the environment looks less random than it is.",
         lambda rows: rows.spread.get("outcome_spread"),
     ),
     "band_50": Metric(
         "50 % prediction interval coverage", _SPREAD, "nearer", 0, 1,
-        "Share of outcomes inside the band that holds the middle half of real outcomes given (s, a). More means that "
-        "outcomes are too narrow, less that they are too wide or off centre.",
+        "Share of outcomes inside the interval that contains the middle 50 % of real outcomes given (s, a). A larger "
+        "share means that outcomes are too narrow. A smaller share means that they are too wide or off centre.",
         lambda rows: rows.spread.get("band_50"),
     ),
     "band_90": Metric(
         "90 % prediction interval coverage", _SPREAD, "nearer", 0, 1,
-        "The same for the band that holds the middle 90 % of real outcomes.",
+        "The same for the interval that contains the middle 90 % of real outcomes.",
         lambda rows: rows.spread.get("band_90"),
     ),
     "outcome_information": Metric(
         "Conditional classifier gain (bits)", _SPREAD, "lower", 0, 1,
-        "How much the outcome helps a network that already knows (s, a) to tell synthetic rows from real ones. At 0 "
-        "outcomes are distributed like real ones, at 1 each of them gives its row away.",
+        "How much the outcome helps a network that already knows (s, a) to separate synthetic from real rows. 0 means "
+        "that outcomes have the right distribution, 1 that every outcome reveals whether its row is synthetic.",
         lambda rows: rows.spread.get("outcome_information"),
     ),
     "dynamics_error": Metric(
         "Dynamics error", _TRUE, "lower", 0, None,
-        "Median squared error of the next observation, in real stds, against what the judge says would follow. "
-        "Where networks judge, less than real rows is no improvement: outcomes then lie too close to their mean.",
+        "Median squared error of the next observation, in stds of real rows. The truth comes from the simulator, or "
+        "from networks trained on real rows. With networks, a smaller error than that of real rows is not better: the "
+        "outcomes then lie too close to their mean.",
         lambda rows: rows.physics.figures.get("dynamics_error"),
     ),
     "reward_error": Metric(
         "Reward error", _TRUE, "lower", 0, None,
-        "Mean squared error of the reward, in real stds, against what the judge says it would be; 10 at most for a "
-        "row. Where networks judge, less than real rows is no improvement.",
+        "Mean squared error of the reward, in stds of real rewards, at most 10 for each row. The truth comes from the "
+        "simulator, or from networks trained on real rows. With networks, a smaller error than that of real rows is "
+        "not better.",
         lambda rows: rows.physics.figures.get("reward_error"),
     ),
     "payout_mean": Metric(
         "Reward from payouts", _TRUE, "nearer", None, None,
-        "What rare rewards that are far from all usual ones add to the mean reward. Only where there are some.",
+        "What payouts (rare rewards that are far from all others) add to the mean reward. Only if real rows have "
+        "payouts.",
         lambda rows: rows.payouts.get("payout_mean"),
     ),
     "payout_place": Metric(
         "Payouts in the right place (2 AUC - 1)", _TRUE, "higher", -1, 1,
-        "How well a network that learned from real rows which (s, a) pay tells rows with a payout from others.",
+        "How well a network separates rows with a payout from other rows, by s and a. It learned from real rows. 1 "
+        "means that payouts come exactly where the network expects them, 0 that they come anywhere.",
         lambda rows: rows.payouts.get("payout_place"),
     ),
     "payout_size": Metric(
         "Payouts of the right size (Pearson)", _TRUE, "higher", -1, 1,
-        "How well the sizes of payouts agree with what a network predicts that learned them from real rows.",
+        "Correlation between the sizes of payouts and the sizes that a network predicts from s and a. It learned from "
+        "real rows.",
         lambda rows: rows.payouts.get("payout_size"),
     ),
     "actions_outside": Metric(
         "Actions out of bounds", _TRUE, "lower", 0, 1,
-        "Share of rows with an action that the action space, or where none is declared the real range, does not hold.",
+        "Share of rows with an action outside the action space. If none is declared: outside the range of real "
+        "actions.",
         lambda rows: rows.bounds.get("actions_outside"),
     ),
     "observations_outside": Metric(
         "Observations out of bounds", _TRUE, "lower", 0, 1,
-        "Share of rows with an observed value beyond its declared bounds, or beyond every real one.",
+        "Share of rows with an observation outside the observation space. If none is declared: outside the range of "
+        "real observations.",
         lambda rows: rows.bounds.get("observations_outside"),
     ),
     "action_scale": Metric(
         "Std ratio of actions", _TRUE, "nearer", 0, None,
-        "Standard deviation of the actions relative to real rows, in the dimension where it is furthest off. 1 is "
-        "right; rows with rescaled actions show here.",
+        "Standard deviation of the actions relative to real rows, in the worst dimension. 1 is right. Another figure "
+        "can mean that the actions were rescaled.",
         lambda rows: rows.bounds.get("action_scale"),
     ),
     "known_observations": Metric(
         "Known observations", _FINITE, "higher", 0, 1,
-        "Share of observations and next observations that occur among real rows. Only where real observations repeat.",
+        "Share of observations and next observations that also occur in real rows. Only if real observations repeat.",
         lambda rows: rows.states.get("known_observations"),
     ),
     "possible_transitions": Metric(
         "Possible transitions", _FINITE, "higher", 0, 1,
-        "Share of (s, a, s') that occur among real rows, of those with (s, a) seen at least 5 times. Only for few "
-        "states and discrete actions.",
+        "Share of transitions (s, a, s') that also occur in real rows, among those whose (s, a) occurs at least 5 "
+        "times. Only for few states and discrete actions.",
         lambda rows: rows.states.get("possible_transitions"),
     ),
     "frequency_error": Metric(
@@ -201,37 +217,40 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "terminal_rate": Metric(
         "Terminal rate", _ENDS, "nearer", 0, 1,
-        "Share of rows that end an episode: with too few nothing seems to fail.",
+        "Share of rows that are terminal. With too few terminals, an agent does not learn that it can fail.",
         lambda rows: rows.bounds.get("terminal_rate"),
     ),
     "terminal_correctness": Metric(
         "Terminal accuracy", _ENDS, "higher", 0, 1,
-        "Share of rows whose terminal flag is the one the judge gives.",
+        "Share of rows with the right terminal flag. The truth comes from the simulator; without one, from thresholds "
+        "or a network learned from real rows.",
         lambda rows: rows.physics.figures.get("terminal_correctness"),
     ),
     "terminal_precision": Metric(
         "Terminal precision", _ENDS, "higher", 0, 1,
-        "Share of the rows flagged terminal that the judge ends, too.",
+        "Of the rows flagged terminal, the share that should end an episode.",
         lambda rows: rows.physics.figures.get("terminal_precision"),
     ),
     "terminal_recall": Metric(
         "Terminal recall", _ENDS, "higher", 0, 1,
-        "Share of the rows the judge ends that are flagged terminal.",
+        "Of the rows that should end an episode, the share that is flagged terminal.",
         lambda rows: rows.physics.figures.get("terminal_recall"),
     ),
     "novelty": Metric(
         "Novelty (nearest-neighbour distance)", _NEW, "nearer", 0, None,
-        "Median distance to the nearest real row, in real stds: 0 is copies, far beyond real rows is elsewhere.",
+        "Median distance to the nearest real row, in stds of real rows. 0 means that rows are copies. Much more than "
+        "for real rows means that rows lie where no real rows are.",
         lambda rows: rows.neighbours.figures.get("novelty"),
     ),
     "memorisation": Metric(
         "Memorisation rate", _NEW, "nearer", 0, 1,
-        "Share of rows as near a training row as hardly any held-out row is: 1 is a generator that replays its data.",
+        "Share of rows that are suspiciously close to a real row: closer than 95 % of the held-out rows. 1 means that "
+        "the generator repeats its data.",
         lambda rows: rows.neighbours.figures.get("memorisation"),
     ),
     "coverage": Metric(
         "Coverage", _NEW, "higher", 0, 1,
-        "Share of held-out real rows with a synthetic row in their neighbourhood: low where kinds of rows are missing.",
+        "Share of held-out real rows with a synthetic row nearby. It is low if some kinds of rows are missing.",
         lambda rows: rows.neighbours.figures.get("coverage"),
     ),
     "start_coverage": Metric(
@@ -242,12 +261,15 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "compression": Metric(
         "Compression", _SIZE, "higher", 0, None,
-        "Values stored in the real rows for each parameter of the generator.",
+        "Number of values in the real rows for each parameter of the generator.",
         lambda rows: rows.compression,
     ),
 })  # fmt: skip
-"""Metrics by name, in the order of the report. Others can be registered here, or installed: see `Registry`. They are
-shown with the built-in ones; the verdict rests on the built-in ones alone."""
+"""All metrics by name, in the order of the report.
+
+You can register your own metrics, or install them with a package: see `Registry`. They are shown in the report. The
+verdict only uses the built-in ones.
+"""
 
 
 def measure(
@@ -258,7 +280,7 @@ def measure(
     detail: str = "",
     better: Better | None = None,
 ) -> Measure:
-    """The figure called `name`; what is no finite number is None."""
+    """Return the `Measure` of the metric `name`. Figures that are not finite become None."""
     metric = METRICS.get(name)
     return Measure(
         name=name,

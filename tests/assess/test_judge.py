@@ -199,7 +199,7 @@ class TestAnyRows:
         found = assess(rows(200, 0), rows(200, 1), simulator=lost)
         sound(found)
         assert found.measure("dynamics_error").value == 1e6
-        assert any("could not follow 100.00% of the synthetic rows" in note for note in found.notes)
+        assert any("could not simulate 100.00% of the synthetic rows" in note for note in found.notes)
 
 
 def test_what_cannot_be_assessed() -> None:

@@ -110,11 +110,11 @@ def test_figures_stand_under_their_headings() -> None:
         "Dynamics error": ["0.3", "0.073"],
         "Seconds": ["0.2", "6.4"],
         "Synthetic": ["0.2500"],
-        "Alike": ["0.1100"],
-        "Outside": ["33\u2009%"],
+        "Similarity": ["0.1100"],
+        "Out of bounds": ["33\u2009%"],
     }
     assert {heading: under(text, heading) for heading in expected} == expected
-    assert under(text, "As good as real") == ["0.7500", "0.2200"]
+    assert under(text, "Held-out real") == ["0.7500", "0.2200"]
 
 
 def test_parts_that_are_not_there_leave_no_trace() -> None:
@@ -178,7 +178,7 @@ def test_figures_that_are_none(odd: float | None) -> None:
     text = page(without_figures(odd))
     Balance(text)
     assert not re.search(r"\b(nan|inf|None)\b", re.sub(r"<(style|script)>.*?</\1>|base64,[^\"]*", "", text, flags=re.S))
-    assert "2 rows that could not be followed" in text
+    assert "2 rows without a finite figure" in text
 
 
 @pytest.mark.parametrize("rows", [(), ((0.0, 0.0),), ((0.0, 0.0), (0.0, 0.0)), ((2.0, 0.0), (1e-9, 3e300))])

@@ -65,7 +65,7 @@ def test_copies_are_no_defect_but_add_nothing() -> None:
     assert "add nothing" not in verdict(**figures, memorisation=(0.06, 0.05)).sentence
     copied = verdict(**figures, memorisation=(1.0, 0.05))
     assert copied.decision == "use"
-    assert "100% of the rows nearly repeat a real one" in copied.sentence
+    assert "100% of the rows nearly repeat a real row" in copied.sentence
     assert "add nothing" not in verdict(**figures, memorisation=(0.9, 0.8)).sentence  # real rows repeat, too
 
 

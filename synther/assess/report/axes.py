@@ -1,4 +1,4 @@
-"""From figures to places in a drawing, linear or logarithmic, with ticks at round numbers."""
+"""Linear and logarithmic axes: they map values to coordinates of a drawing, and place ticks at round numbers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[Any]
 
 MOST_DECADES = 8
-"""What lies further below the largest value is drawn at the lower end of a logarithmic axis."""
+"""Largest number of decades of a logarithmic axis. Smaller values are drawn at its lower end."""
 
 
 @dataclass(frozen=True)
 class Axis:
+    """A function from values between `low` and `high` to coordinates between `start` and `stop`."""
+
     low: float
     high: float
     start: float
-    """Place of `low`, in units of the drawing."""
+    """Coordinate of `low`, in units of the drawing."""
     stop: float
+    """Coordinate of `high`."""
     log: bool = False
+    """Whether the axis is logarithmic."""
 
     def __call__(self, values: ArrayLike) -> Array:
-        """Places of values; what lies outside is put on the nearer end."""
+        """Return the coordinates of `values`. Values outside the axis are moved to its nearer end."""
         given = np.asarray(values, np.float64)
         if self.log:
             given = np.log(np.maximum(given, self.low))
@@ -35,12 +39,15 @@ class Axis:
         return self.start + along * (self.stop - self.start)
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Round numbers within the axis, not many more than `most`."""
+        """Return round numbers within the axis, about `most` of them."""
         return _decades(self.low, self.high, most) if self.log else _steps(self.low, self.high, most)
 
 
 def linear(values: ArrayLike, start: float, stop: float, *, spare: float = 0.04) -> Axis:
-    """An axis that holds all finite values, and a little more at both ends."""
+    """Return an axis that contains all finite values, with a margin at both ends.
+
+    `spare` is the margin as a share of the range of the values.
+    """
     given = np.asarray(values, np.float64).ravel()
     given = given[np.isfinite(given)]
     low, high = (float(given.min()), float(given.max())) if given.size else (0.0, 1.0)
@@ -49,7 +56,7 @@ def linear(values: ArrayLike, start: float, stop: float, *, spare: float = 0.04)
 
 
 def logarithmic(values: ArrayLike, start: float, stop: float) -> Axis:
-    """An axis of whole decades that holds all finite positive values, down to `MOST_DECADES` below the largest."""
+    """Return an axis of whole decades that contains all finite positive values, at most `MOST_DECADES` decades."""
     given = np.asarray(values, np.float64).ravel()
     given = given[np.isfinite(given) & (given > 0)]
     top = math.ceil(math.log10(given.max()) - 1e-9) if given.size else 0
@@ -59,7 +66,11 @@ def logarithmic(values: ArrayLike, start: float, stop: float) -> Axis:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places of labels, in ascending order, moved as little as `gap` between them asks for, from low to high."""
+    """Move labels apart so that they do not overlap.
+
+    `places` are their coordinates in ascending order. The new coordinates lie between `low` and `high`, at least `gap`
+    apart, as near to the old ones as possible.
+    """
     moved: list[float] = []
     for at in places:
         moved.append(max(at, moved[-1] + gap) if moved else max(at, low))
@@ -71,15 +82,17 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def _steps(low: float, high: float, most: int) -> list[float]:
+    """Return the multiples of 1, 2 or 5 times a power of ten that lie within the axis."""
     rough = (high - low) / max(most, 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    # Divided where the step is a fraction, so that 3 steps of 0.1 are 0.3 and not 0.30000000000000004.
+    # Divide instead of multiplying by a step below 1: 3 * 0.1 would be 0.30000000000000004, not 0.3.
     return [index / round(1 / step) if step < 1 else index * step for index in range(first, last + 1)]
 
 
 def _decades(low: float, high: float, most: int) -> list[float]:
+    """Return powers of ten within the axis, or also their multiples by 2 and 5 if it has less than two decades."""
     bottom, top = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     if top - bottom < 2:
         fine = (step * 10.0**power for power in range(bottom - 1, top + 1) for step in (1, 2, 5))

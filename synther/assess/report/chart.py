@@ -1,4 +1,4 @@
-"""What drawings with two axes share: the frame with its ticks, and points as one short path."""
+"""Parts of drawings with two axes: the frame with ticks and labels, and points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 def frame(x: Axis, y: Axis, across: str, up: str) -> list[Markup]:
-    """Grid lines at the ticks of both axes, their figures, and what each axis is."""
+    """Return grid lines at the ticks of both axes, the numbers at the ticks, and the axis labels `across` and `up`."""
     marks: list[Markup] = []
     left, right, floor, top = (place(value) for value in (x.start, x.stop, y.start, y.stop))
     for value in y.ticks():
@@ -35,12 +35,15 @@ def _figure(axis: Axis, value: float) -> str:
 
 
 def points(x: Array, y: Array, kind: str) -> Markup:
-    """Dots as strokes of no length: a few letters each, where circles would take fifty."""
+    """Return one path with a dot at every point.
+
+    A dot is a stroke of length zero. It takes a few letters, where a circle would take fifty.
+    """
     where = sorted({(place(a), place(b)) for a, b in zip(x, y, strict=True)})
     return tag("path", d="".join(f"M{a} {b}h0" for a, b in where), class_=f"dots {kind}")
 
 
 def finite(pairs: object) -> Array:
-    """Pairs (n, 2) without those that hold something else than a number."""
+    """Return pairs as an array (n, 2), without pairs that are not finite."""
     array = np.asarray(pairs, np.float64).reshape(-1, 2)
     return array[np.isfinite(array).all(axis=1)]

@@ -1,4 +1,4 @@
-"""The table of columns, the least alike first: figures of both sides and their histograms, one over the other."""
+"""The section "Columns": a table with figures and histograms of each column, the least similar first."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from synther.assess.report.markup import Markup, number, share, tag
 from synther.assess.report.tables import Heading, cell, head
 
 MOST_HISTOGRAMS = 1_000
-"""Beyond so many columns only the least alike are drawn, so that the page stays small."""
+"""Largest number of columns with a histogram. If there are more, only the least similar ones have one, so that the page
+stays small."""
 
-_NAME, _SHAPE, _ALIKE, _REAL, _MEAN, _DEVIATION, _OUTSIDE = _HEADINGS = (
+_NAME, _SHAPE, _SIMILARITY, _REAL, _MEAN, _STD, _OUTSIDE = _HEADINGS = (
     Heading("Column", numeric=False),
     Heading("Histogram", None, numeric=False),
-    Heading("Alike", sorted=True),
-    Heading("As good as real"),
+    Heading("Similarity", sorted=True),
+    Heading("Held-out real"),
     Heading("Mean", "descending"),
-    Heading("Deviation", "descending"),
-    Heading("Outside", "descending"),
+    Heading("Std", "descending"),
+    Heading("Out of bounds", "descending"),
 )
 
 
@@ -40,32 +41,36 @@ def section(assessment: Assessment) -> Markup:
 
 def _about(count: int) -> Markup:
     text: list[str] = [
-        tag("span", "Real", class_="real"),
+        "Every column in ",
+        tag("span", "real", class_="real"),
         " and ",
         tag("span", "synthetic", class_="synthetic"),
-        " rows of every column, the least alike first; alike is 1 \u2212 KS, and 1 the same distribution. The lines "
-        "below a histogram are mean and standard deviation, which sort by how far the two sides differ. Outside is "
-        "the share of synthetic values beyond the declared bounds, or beyond the real ones where none are declared. "
-        "Bars too tall to be drawn are cut, their shares beside them.",
+        " rows, the least similar column first. Similarity is 1 \u2212 Kolmogorov-Smirnov statistic; 1 means the same "
+        "distribution. The lines below a histogram show mean and standard deviation. A click on Mean or Std "
+        "sorts by the difference between real and synthetic rows. Out of bounds is the share of synthetic values "
+        "outside the declared bounds, or outside the range of real values if none are declared. Bars that are too tall "
+        "are cut, and their shares are written beside them.",
     ]
     if count > MOST_HISTOGRAMS:
-        text.append(f" Only the {MOST_HISTOGRAMS:,} least alike have a histogram.")
+        text.append(f" Only the {MOST_HISTOGRAMS:,} least similar columns have a histogram.")
     return tag("p", *text)
 
 
 def _filter(count: int) -> Markup:
+    """Return the box that filters the table by the names of columns."""
     box = tag("input", id="filter", type="search", autocomplete="off", spellcheck="false", placeholder="all columns")
     shown = tag("output", f"{count:,} columns", for_="filter", aria_live="polite")
     return tag("p", tag("label", "Show columns whose name contains ", box), " ", shown, class_="filter")
 
 
 def _row(column: Column, at: int, drawn: bool) -> Markup:
+    """Return the table row of the column number `at`, with a histogram if `drawn`."""
     scale = column.real_std or 1.0
     return tag(
         "tr",
         cell(tag("strong", column.name), heading=_NAME, key=float(at)),
         cell(histogram(column) if drawn else "", heading=_SHAPE),
-        cell(number(column.similarity, decimals=4), heading=_ALIKE, key=column.similarity),
+        cell(number(column.similarity, decimals=4), heading=_SIMILARITY, key=column.similarity),
         cell(number(column.similarity_real, decimals=4), heading=_REAL, key=column.similarity_real),
         cell(
             _both(column.real_mean, column.synthetic_mean),
@@ -74,7 +79,7 @@ def _row(column: Column, at: int, drawn: bool) -> Markup:
         ),
         cell(
             _both(column.real_std, column.synthetic_std),
-            heading=_DEVIATION,
+            heading=_STD,
             key=abs(column.synthetic_std - column.real_std) / scale,
         ),
         cell(share(column.outside), heading=_OUTSIDE, key=column.outside),

@@ -1,4 +1,4 @@
-"""Correlations of all pairs of columns: pictures of real, synthetic and what differs, and the pairs most different."""
+"""The section "Correlations": pictures of the correlations of all pairs of columns, and the pairs that differ most."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from synther.data.transitions import EXTRA
 Array = NDArray[Any]
 
 MOST_CELLS = 750
-"""Of more columns several share a cell, which then shows their mean."""
+"""Largest number of cells along a side of a picture. With more columns, a cell shows the mean of several columns."""
 
 PAIRS = 8
+"""Number of pairs in the table of the pairs that differ most."""
 LEVELS = 127
-"""Steps from no correlation to a full one, each way. How opaque a cell is says how strong, its hue the sign: so that
-one picture stands on light and on dark paper."""
+"""Number of steps from no correlation to r = 1, and to r = -1. The opacity of a cell shows the strength and its hue the
+sign, so that the same picture can be shown on a light and on a dark page."""
 
 _POSITIVE, _NEGATIVE = (200, 62, 140), (14, 146, 126)
 _SIDE, _LEFT, _BELOW = 240.0, 58.0, 58.0
@@ -45,25 +46,28 @@ def section(assessment: Assessment) -> Markup:
         _map("Synthetic minus real", difference, widest, names),
     ]
     about = tag("p", *_about(len(real)))
-    told = tag("output", "\u00a0", class_="told", aria_live="off")
+    readout = tag("output", "\u00a0", class_="readout", aria_live="off")
     pairs = tag("h3", "Pairs that differ most") + _pairs(real, synthetic, names)
     return Markup(
         about
         + tag("div", *maps, class_="maps", data_columns=str(len(real)) if len(real) <= MOST_CELLS else None)
-        + told
+        + readout
         + pairs
     )
 
 
 def png(levels: Array) -> bytes:
-    """A picture of whole numbers from -127 to 127 (rows, columns), every hue as opaque as its number is large."""
+    """Return a PNG picture of whole numbers from -127 to 127 (rows, columns).
+
+    The sign of a number chooses the hue of its pixel, its size the opacity.
+    """
     palette, opacity = bytearray(), bytearray()
     for level in range(-LEVELS, LEVELS + 1):
         palette += bytes(_POSITIVE if level > 0 else _NEGATIVE)
         opacity.append(2 * abs(level))
     rows, columns = levels.shape
     indices = (levels + LEVELS).astype(np.uint8)
-    lines = np.concatenate([np.zeros((rows, 1), np.uint8), indices], axis=1)  # each begins with its filter: none
+    lines = np.concatenate([np.zeros((rows, 1), np.uint8), indices], axis=1)  # filter type 0
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
     chunks = (
         (b"IHDR", header),
@@ -78,7 +82,7 @@ def png(levels: Array) -> bytes:
 
 
 def pooled(matrix: Array, most: int) -> Array:
-    """A square matrix made no larger than `most` by the mean of blocks of nearly equal size."""
+    """Return a square matrix with at most `most` rows: the means of blocks of nearly equal size."""
     count = len(matrix)
     if count <= most:
         return matrix
@@ -90,27 +94,28 @@ def pooled(matrix: Array, most: int) -> Array:
 
 
 def _known(matrix: tuple[tuple[float, ...], ...]) -> Array:
-    """What is no number says nothing: drawn as no correlation."""
+    """Return the matrix as an array. Entries that are not finite become 0, and are drawn as no correlation."""
     values = np.array(matrix, np.float64)
     return np.where(np.isfinite(values), values, 0.0)
 
 
 def _about(count: int) -> list[str]:
     text: list[str] = [
-        "Pearson\u2019s r of every pair of columns: ",
-        tag("span", "together", class_="together"),
+        "Pearson\u2019s r of every pair of columns, ",
+        tag("span", "positive", class_="together"),
         " or ",
-        tag("span", "opposed", class_="opposed"),
-        ", the stronger the fuller; nothing where they are not related.",
+        tag("span", "negative", class_="opposed"),
+        ". Stronger colours mean stronger correlations. An empty cell means no correlation.",
     ]
     if count > MOST_CELLS:
-        text.append(f" {count:,} columns share {MOST_CELLS} cells, each the mean of its neighbours.")
+        text.append(f" {count:,} columns share {MOST_CELLS} cells on each side. A cell shows the mean of its columns.")
     else:
-        text.append(" Point at a cell to read it in all three.")
+        text.append(" Point at a cell to see its value in all three pictures.")
     return text
 
 
 def _map(title: str, matrix: Array, most: float, names: list[str]) -> Markup:
+    """Return one picture with the names of the fields and a colour scale from -`most` to `most`."""
     levels = np.rint(np.clip(pooled(matrix, MOST_CELLS) / most, -1, 1) * LEVELS).astype(np.int64)
     source = "data:image/png;base64," + base64.b64encode(png(levels)).decode()
     picture = tag("image", href=source, x=place(_LEFT), y="0", width=place(_SIDE), height=place(_SIDE))
@@ -130,7 +135,7 @@ def _map(title: str, matrix: Array, most: float, names: list[str]) -> Markup:
 
 
 def _fields(names: list[str]) -> list[Markup]:
-    """Lines between the fields, and their names along both sides, pushed apart where they would overlap."""
+    """Return lines between the fields, and the names of the fields along both sides, moved apart if they overlap."""
     fields = [(field, len(list(members))) for field, members in groupby(name.partition("[")[0] for name in names)]
     if len(fields) > 12:
         return []
@@ -159,13 +164,14 @@ def _fields(names: list[str]) -> list[Markup]:
 
 
 def _pairs(real: Array, synthetic: Array, names: list[str]) -> Markup:
+    """Return the table of the pairs whose correlations differ most between real and synthetic rows."""
     first, second = np.triu_indices(len(real), k=1)
     gap = synthetic[first, second] - real[first, second]
     headings = (
         Heading("Pair", numeric=False),
         Heading("Real", "descending"),
         Heading("Synthetic", "descending"),
-        Heading("Gap", "descending", sorted=True),
+        Heading("Difference", "descending", sorted=True),
     )
     rows = []
     for at in np.argsort(-np.abs(gap), kind="stable")[:PAIRS]:

@@ -1,4 +1,4 @@
-"""Novelty against dynamics error: rows that are new and right lie to the right and low."""
+"""The section "Novelty and dynamics error": one point per row. Rows that are new and correct lie at the lower right."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from synther.assess.report.markup import Markup, number, place, tag
 Array = NDArray[Any]
 
 MOST_POINTS = 4_000
-"""Of either side; more would only paint over each other."""
+"""Largest number of points of each side. More points would only cover each other."""
 
 _WIDE = 20.0
-"""An axis is logarithmic where the largest value is so many times the lower quartile."""
+"""An axis is logarithmic if the largest value is more than this many times the lower quartile of positive values."""
 
 _DUST = 1e-12
-"""What rounding leaves of nothing, which the measures call 0 too."""
+"""Smaller medians are rounding errors, and are shown as 0, as in the table of measures."""
 
 
 def section(assessment: Assessment) -> Markup:
@@ -41,15 +41,16 @@ def section(assessment: Assessment) -> Markup:
         marks.append(points(x(chosen[:, 0]), y(chosen[:, 1]), kind))
     for kind, side in sides:
         marks += _median(x, y, side, kind) if len(side) else []
-    told = "; ".join(_middle(kind, side) for kind, side in sides if len(side))
+    medians = "; ".join(_median_text(kind, side) for kind, side in sides if len(side))
     drawing = tag(
-        "svg", *marks, viewBox="0 0 480 336", role="img", aria_label=f"Novelty against dynamics error. {told}"
+        "svg", *marks, viewBox="0 0 480 336", role="img", aria_label=f"Novelty against dynamics error. {medians}"
     )
     below = (x.log and bool((both[:, 0] < x.low).any())) or (y.log and bool((both[:, 1] < y.low).any()))
-    return tag("figure", _caption(cloud.judge, told, lost, below), drawing, class_="wide")
+    return tag("figure", _caption(cloud.judge, medians, lost, below), drawing, class_="wide")
 
 
 def _axis(values: Array, start: float, stop: float) -> Axis:
+    """Return a logarithmic axis if values differ by orders of magnitude, else a linear one from 0."""
     positive = values[values > 0]
     if len(positive) > 1 and values.max() > _WIDE * np.quantile(positive, 0.25):
         return logarithmic(np.append(positive[positive >= np.quantile(positive, 0.002)], values.max()), start, stop)
@@ -57,28 +58,28 @@ def _axis(values: Array, start: float, stop: float) -> Axis:
 
 
 def _median(x: Axis, y: Axis, side: Array, kind: str) -> list[Markup]:
-    """A ring where half of the rows are less new and half are less wrong."""
+    """Return a ring at the median novelty and the median dynamics error."""
     novelty, error = np.median(side, axis=0)
     where = {"cx": place(float(x(novelty))), "cy": place(float(y(error))), "r": "6"}
     return [tag("circle", **where, class_="halo"), tag("circle", **where, class_=f"ring {kind}")]
 
 
-def _middle(kind: str, side: Array) -> str:
+def _median_text(kind: str, side: Array) -> str:
     novelty, error = (0.0 if value < _DUST else float(value) for value in np.median(side, axis=0))
     return f"{kind}: median novelty {number(novelty)}, dynamics error {number(error)}"
 
 
-def _caption(judge: str, told: str, lost: int, below: bool) -> Markup:
+def _caption(judge: str, medians: str, lost: int, below: bool) -> Markup:
     text: list[str] = [
-        "Each dot is a row: ",
+        "Each dot is a held-out ",
         tag("span", "real", class_="real"),
-        " ones that were held out, and ",
+        " row or a ",
         tag("span", "synthetic", class_="synthetic"),
-        f" ones. To the right is new, low is right. What should have followed is told by {judge}. Rings are medians "
-        f"of these rows: {told}.",
+        " row. Rows further to the right are newer, and lower rows are more correct. The correct next observations "
+        f"come from {judge}. Rings show the medians of these rows: {medians}.",
     ]
     if below:
-        text.append(" What lies below a logarithmic axis, 0 too, is drawn on its edge.")
+        text.append(" Values below the end of a logarithmic axis, such as 0, are drawn at its end.")
     if lost:
-        text.append(f" {lost:,} rows that could not be followed are left out.")
+        text.append(f" {lost:,} rows without a finite figure are left out.")
     return tag("figcaption", *text)

@@ -1,4 +1,4 @@
-"""Quality against network calls: a drawing for each measure, a line for each sampler, and the figures."""
+"""The section "Quality and network calls": a drawing for each measure with a line for each sampler, and a table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from synther.assess.report.markup import Markup, number, place, tag
 from synther.assess.report.tables import Heading, plain
 
 _SHAPES = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", "M-3.5 -3.5h7v7h-7z", "M0 -5l5 8.5h-10z", "M0 -5l5 5l-5 5l-5 -5z")
-"""Marks of the samplers: they are told apart without colours too."""
+"""Marks of the samplers. Their shapes differ, so that samplers can be distinguished without colours."""
 
 OF_SAMPLERS = "network calls: "
-"""How notes begin that belong to this part of the page."""
+"""Prefix of the notes that are shown in this section instead of at the top of the page."""
 
 _HUES = 6
 _HEADINGS = (
@@ -40,8 +40,12 @@ def section(assessment: Assessment) -> Markup:
         _chart("Dynamics error", efforts, [effort.dynamics for effort in efforts], samplers),
     ]
     notes = [note.removeprefix(OF_SAMPLERS) for note in assessment.notes if note.startswith(OF_SAMPLERS)]
-    told = "".join(f" {note[0].upper()}{note[1:].rstrip('.')}." for note in notes)
-    about = tag("p", f"Quality of each sampler by its number of network calls, which is what sampling costs.{told}")
+    notes_text = "".join(f" {note[0].upper()}{note[1:].rstrip('.')}." for note in notes)
+    about = tag(
+        "p",
+        "Quality of each sampler against its number of network calls, which determines the cost of sampling."
+        f"{notes_text}",
+    )
     legend = tag("ul", *(_entry(at, sampler) for at, sampler in enumerate(samplers)), class_="legend")
     rows = [_row(effort) for effort in efforts]
     table = plain(_HEADINGS, rows, "Quality for each number of network calls")
@@ -49,6 +53,7 @@ def section(assessment: Assessment) -> Markup:
 
 
 def _chart(title: str, efforts: Sequence[Effort], values: Sequence[float | None], samplers: Sequence[str]) -> Markup:
+    """Return the drawing of one measure, or nothing if no sampler has a figure."""
     known = [
         (effort.sampler, effort.calls, value)
         for effort, value in zip(efforts, values, strict=True)
@@ -68,12 +73,12 @@ def _chart(title: str, efforts: Sequence[Effort], values: Sequence[float | None]
             marks.append(tag("path", d=f"M{path}", class_=f"line-{at % _HUES}"))
         marks += [_mark(at, f"translate({place(a)} {place(b)})") for a, b in line]
     calls = f"{known[0][1]} to {known[-1][1]} network calls"
-    told = f"{title} from {number(min(figures))} to {number(max(figures))} for {calls}"
-    return tag("figure", tag("svg", *marks, viewBox="0 0 330 214", role="img", aria_label=told))
+    label = f"{title} from {number(min(figures))} to {number(max(figures))} for {calls}"
+    return tag("figure", tag("svg", *marks, viewBox="0 0 330 214", role="img", aria_label=label))
 
 
 def _calls(calls: Sequence[int]) -> Axis:
-    """Logarithmic: twice the calls is a step."""
+    """Return the axis of network calls. It is logarithmic, because samplers differ by factors of two."""
     return Axis(min(calls) / 1.25, max(calls) * 1.25, 52, 322, log=True)
 
 
@@ -82,6 +87,7 @@ def _mark(at: int, where: str | None = None) -> Markup:
 
 
 def _entry(at: int, sampler: str) -> Markup:
+    """Return the entry of the legend for the sampler number `at`."""
     return tag("li", tag("svg", _mark(at), viewBox="-6 -6 12 12", aria_hidden="true"), sampler)
 
 

@@ -1,4 +1,4 @@
-"""One column's histogram: real as an area, synthetic as a line over it, and below both their means and stds."""
+"""The histogram of one column: an area for real rows, a line for synthetic rows, and below them means and stds."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from synther.assess.report.markup import Markup, number, place, share, tag
 Array = NDArray[Any]
 
 WIDTH, FLOOR, HEIGHT = 300, 52, 82
-"""Of the drawing, in its own units; the bars stand on `FLOOR`."""
+"""Width of the drawing, lower end of the bars, and height of the drawing, in units of the drawing."""
 
 _TALL = 3.0
-"""A bar so many times as tall as the third tallest is cut off: else clipped values would flatten all others."""
+"""A bar that is more than this many times as tall as the third tallest is cut. For example, one tall bar of clipped
+values would make all other bars too small to see."""
 
 _TEXT = 75
-"""Room that the share beside a bar takes."""
+"""Width of the text with the share of a bar that is cut."""
 
 _CUT_AT = 1.4
+"""Height at which bars are cut, as a multiple of the third tallest bar."""
 _REST = 0.25
-"""Share of the rows that must lie in the other bars: else the tall bar is the distribution."""
+"""Smallest share of the rows in the other bars for which bars are cut. Otherwise the tall bar is most of the
+distribution."""
 
 
 _SMALLEST = 0.04
-"""Height of a bar that can be seen, as a share of the tallest: 1 % of terminals is one."""
+"""Smallest height of a bar with rows, as a share of the tallest, so that it can be seen (such as 1 % of terminals)."""
 
 
 def histogram(column: Column) -> Markup:
@@ -50,12 +53,12 @@ def histogram(column: Column) -> Markup:
         tag("path", d=_bar(along, column.synthetic_mean, column.synthetic_std, FLOOR + 12), class_="sb"),
         *_ticks(along, edges),
     ]
-    drawing = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=_told(column))
+    drawing = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=_description(column))
     return tag("div", drawing, class_="shape")
 
 
 def limit(heights: Array, shares: Array) -> float:
-    """The tallest bar that is drawn whole, of heights and shares (2, bins)."""
+    """Return the height at which bars are cut, from the heights of bars and their shares of rows, both (2, bins)."""
     tallest = heights.max(axis=0)
     top = float(tallest.max())
     if len(tallest) > 12:
@@ -67,7 +70,7 @@ def limit(heights: Array, shares: Array) -> float:
 
 
 def _outline(x: Array, y: Array) -> str:
-    """The bars' outline from floor to floor; neighbours of equal height share a line."""
+    """Return the outline of the bars as a path. Neighbouring bars of equal height share a line."""
     path = [f"M{place(x[0])} {FLOOR}"]
     level = place(FLOOR)
     for at, height in enumerate(y):
@@ -79,7 +82,8 @@ def _outline(x: Array, y: Array) -> str:
 
 
 def _cuts(along: Axis, edges: Array, heights: Array, shares: Array, top: float) -> list[Markup]:
-    """A gap across each bar that is cut off, and the share of the rows in it; bars close together tell it as one."""
+    """Return a gap across each bar that is cut, and the share of the rows in it. Bars that are close together share one
+    text with the sum of their shares."""
     cut = np.flatnonzero(heights.max(axis=0) > top * (1 + 1e-9))
     lefts, rights = along(edges[cut]), along(edges[cut + 1])
     marks = [
@@ -96,6 +100,7 @@ def _cuts(along: Axis, edges: Array, heights: Array, shares: Array, top: float) 
 
 
 def _bar(along: Axis, mean: float, std: float, y: float) -> str:
+    """Return a path from mean - std to mean + std with a mark at the mean."""
     if not (math.isfinite(mean) and math.isfinite(std)):
         return ""
     left, middle, right = (place(float(x)) for x in along([mean - std, mean, mean + std]))
@@ -103,7 +108,7 @@ def _bar(along: Axis, mean: float, std: float, y: float) -> str:
 
 
 def _ticks(along: Axis, edges: Array) -> list[Markup]:
-    """Where every bar is one whole number, so is every tick."""
+    """Return the tick labels. If every bar is one whole number, only whole numbers are labelled."""
     whole = np.allclose(np.diff(edges), 1.0) and np.allclose(np.mod(edges, 1.0), 0.5)
     marks = []
     for value in along.ticks(6):
@@ -115,8 +120,8 @@ def _ticks(along: Axis, edges: Array) -> list[Markup]:
     return marks
 
 
-def _told(column: Column) -> str:
-    """The same in words."""
+def _description(column: Column) -> str:
+    """Return a text alternative for screen readers."""
     return (
         f"Histogram of {column.name}: real mean {number(column.real_mean)}, std {number(column.real_std)}; "
         f"synthetic mean {number(column.synthetic_mean)}, std {number(column.synthetic_std)}"

@@ -1,4 +1,4 @@
-"""HTML and figures as text. A string is escaped wherever it is put in, unless it is `Markup` already."""
+"""Functions that make HTML and format numbers. Every string is escaped, except strings of the type `Markup`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from html import escape
 Attribute = str | float | bool | None
 
 MISSING = "\u2013"
-"""Stands where a figure does not exist."""
+"""Text in place of a figure that does not exist."""
 
 _VOID = {"img", "input", "link", "meta"}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """A string that is already HTML, and is not escaped again."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str, **attributes: Attribute) -> Markup:
-    """An element. `class_` is written class and `data_sort` data-sort; None and False leave an attribute out."""
+    """Return an HTML element with children and attributes.
+
+    `class_` becomes the attribute class, and `data_sort` becomes data-sort. Attributes that are None or False are left
+    out.
+    """
     start = name + "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:
         return Markup(f"<{start}>")
@@ -30,6 +34,7 @@ def tag(name: str, /, *children: str, **attributes: Attribute) -> Markup:
 
 
 def together(parts: Iterable[str]) -> Markup:
+    """Join strings, and escape those that are not `Markup`."""
     return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in parts))
 
 
@@ -43,18 +48,18 @@ def _attribute(key: str, value: Attribute) -> str:
 
 
 def short(value: float) -> str:
-    """A number as machines read it, in as few letters as six digits need."""
+    """Format a number for attributes, with up to six significant digits."""
     return f"{value:.6g}"
 
 
 def place(value: float) -> str:
-    """A coordinate of a drawing, to a tenth of a unit."""
+    """Format a coordinate of a drawing, rounded to a tenth of a unit."""
     text = f"{value:.1f}"
     return "0" if text == "-0.0" else text.removesuffix(".0")
 
 
 def share(value: float) -> str:
-    """0 to 1 in percent: none and all are said only where they are true."""
+    """Format a share from 0 to 1 in percent. "0 %" and "100 %" are only used if they are exact."""
     if not math.isfinite(value):
         return number(value)
     percent = 100 * value
@@ -67,7 +72,10 @@ def share(value: float) -> str:
 
 
 def number(value: float | None, *, decimals: int | None = None, digits: int = 4) -> str:
-    """A figure as people read it: so many decimals, or else digits; very large and small ones as powers of ten."""
+    """Format a figure for readers, with a number of decimals or of significant digits.
+
+    Very large and very small figures are written with a power of ten.
+    """
     if value is None or math.isnan(value):
         return MISSING
     if math.isinf(value):
@@ -83,7 +91,7 @@ def number(value: float | None, *, decimals: int | None = None, digits: int = 4)
 
 
 def power(value: float) -> str:
-    """2.5\u00d710\u207b\u2076, and 10\u207b\u2076 where nothing need be said before it."""
+    """Format a number as a power of ten, such as 2.5\u00d710\u207b\u2076, or 10\u207b\u2076 if the factor is 1."""
     lead, _, exponent = f"{value:.1e}".partition("e")
     if int(exponent) == 0:
         return lead.removesuffix(".0")

@@ -1,4 +1,5 @@
-"""The table of measures: each figure beside what real rows reach, and where both lie in its range."""
+"""The section "Measures": a table with the figures of synthetic and of held-out real rows, and their places in the
+range."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from synther.assess.report.tables import Heading, cell, head
 _DIRECTIONS = {
     "higher": "\u2191 higher is better",
     "lower": "\u2193 lower is better",
-    "nearer": "\u2192 near real is best",
+    "nearer": "\u2192 nearer to real is better",
 }
 _RARE = 0.1
-"""Shares below this are drawn against each other: against 1 all of them would lie at the very end."""
+"""If both figures are below this share of the range, only the lower part of the range is drawn. On the whole range both
+marks would lie at its end."""
 
 _NAME, _VALUE, _REAL, _GAP = (
     Heading("Measure", numeric=False),
     Heading("Synthetic", "descending"),
-    Heading("As good as real", "descending"),
-    Heading("Against real", "descending", numeric=False),
+    Heading("Held-out real", "descending"),
+    Heading("Comparison", "descending", numeric=False),
 )
 
 
@@ -35,23 +37,24 @@ def section(assessment: Assessment) -> Markup:
     bodies = [_group(name, members) for name, members in groups.items()]
     headings = (_NAME, _VALUE, _REAL, _GAP)
     about = (
-        "Beside each figure stands the figure of held-out real rows: no generator can be "
-        "asked for more. On the line are real rows at the ",
+        "Every measure is computed for the synthetic rows and for held-out real rows. Synthetic rows that reach the "
+        "figure of held-out real rows are as good as real rows. On the line, the ",
         tag("span", "bar", class_="real"),
-        " and synthetic ones at the ",
+        " shows the real rows and the ",
         tag("span", "dot", class_="synthetic"),
-        ".",
+        " the synthetic rows.",
     )
     table = tag("table", head(headings), *bodies, class_="cards measures", role="table", aria_label="Measures")
     return Markup(tag("p", *about) + table)
 
 
 def figure(measure: Measure, value: float | None) -> str:
-    """The figure of a measure: with four decimals if it is a share or a score, else with four digits."""
+    """Format a figure of a measure: with four decimals if it is a share or a score, else with four digits."""
     return number(value, decimals=4 if measure.high == 1 else None)
 
 
 def _group(name: str, members: list[Measure]) -> Markup:
+    """Return a heading and the rows of the measures below it."""
     title = tag("tr", tag("th", name, scope="rowgroup", colspan="4", role="rowheader"), class_="group", role="row")
     return tag("tbody", title, *(_row(measure) for measure in members), role="rowgroup")
 
@@ -71,7 +74,7 @@ def _row(measure: Measure) -> Markup:
 
 
 def distance(measure: Measure) -> float | None:
-    """How far the synthetic rows are on the wrong side of the real ones, as a share of the range drawn; 0 is best."""
+    """Return by how much synthetic rows are worse than real rows, as a share of the range that is drawn. 0 is best."""
     if not _known(measure.value) or not _known(measure.real):
         return None
     low, high = _range(measure)
@@ -80,7 +83,11 @@ def distance(measure: Measure) -> float | None:
 
 
 def _range(measure: Measure) -> tuple[float, float]:
-    """What is drawn of the range: enough to hold both figures if it has no end, or one far from both."""
+    """Return the part of the range that is drawn.
+
+    It is the whole range. If the range has no upper end, or its upper end is far from both figures, the part contains
+    both figures with a margin.
+    """
     known = [value for value in (measure.value, measure.real) if _known(value)]
     low = measure.low if measure.low is not None else min([0.0, *known])
     top = max([low, *known])
@@ -90,6 +97,7 @@ def _range(measure: Measure) -> tuple[float, float]:
 
 
 def _strip(measure: Measure) -> Markup:
+    """Return a line with a bar for real rows and a dot for synthetic rows."""
     low, high = _range(measure)
     along = Axis(low, high, 5, 155)
     marks: list[str] = [tag("path", d="M5 8H155", class_="axis")]

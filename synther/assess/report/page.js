@@ -1,7 +1,7 @@
 "use strict";
 
-// Sorting: a heading's button sorts the rows of each group of its table; those without a figure stay last.
-const order = (row, at) => row.cells[at].dataset.key;
+// Sorting: the button in a heading sorts the rows within each group of its table. Rows without a figure stay last.
+const key = (row, at) => row.cells[at].dataset.key;
 
 function compare(a, b, sign) {
   if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
@@ -19,7 +19,7 @@ function sort(button) {
   const sign = next === "ascending" ? 1 : -1;
   for (const body of table.tBodies) {
     const rows = [...body.rows].filter((row) => !row.classList.contains("group"));
-    rows.sort((a, b) => compare(order(a, heading.cellIndex), order(b, heading.cellIndex), sign));
+    rows.sort((a, b) => compare(key(a, heading.cellIndex), key(b, heading.cellIndex), sign));
     body.append(...rows);
   }
 }
@@ -27,7 +27,7 @@ function sort(button) {
 document.documentElement.classList.add("script");
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
 
-// The filter: columns whose name has all the words in the box.
+// The filter: show the columns with names that contain all words in the box.
 const columnRows = [...document.querySelectorAll("table.columns tbody tr")];
 const names = [];
 for (const row of columnRows) names[row.dataset.at] = row.cells[0].textContent;
@@ -45,7 +45,8 @@ box?.addEventListener("input", () => {
   box.closest("p").querySelector("output").value = shown < columnRows.length ? `${shown} of ${all} columns` : `${all} columns`;
 });
 
-// Correlations: the picture under the pointer is read back, its opacity being the figure and its hue the sign.
+// Correlations: show the values of the cell under the pointer. They are read from the pixels of the pictures: opacity
+// is the size of the correlation, and hue is its sign.
 const maps = [...document.querySelectorAll(".maps svg")];
 
 function readable(svg) {
@@ -65,7 +66,7 @@ function readable(svg) {
 
 function follow(area) {
   const count = Number(area.dataset.columns);
-  const told = area.parentElement.querySelector(".told");
+  const readout = area.parentElement.querySelector(".readout");
   const read = maps.map(readable);
   const point = (event) => {
     const svg = event.target.closest("svg");
@@ -75,7 +76,7 @@ function follow(area) {
     const row = Math.floor(((event.clientY - frame.top) / frame.height) * count);
     if (column < 0 || row < 0 || column >= count || row >= count) return;
     const [real, synthetic, difference] = read.map((at) => at(column, row).toFixed(2).replace("-", "\u2212"));
-    told.value = `${names[row]} with ${names[column]}: real ${real}, synthetic ${synthetic}, difference ${difference}`;
+    readout.value = `${names[row]} with ${names[column]}: real ${real}, synthetic ${synthetic}, difference ${difference}`;
     for (const map of maps) cross(map, column, row, count);
   };
   area.addEventListener("pointermove", point);

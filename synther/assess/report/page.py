@@ -1,4 +1,4 @@
-"""The whole page: its parts in the order in which they are read."""
+"""The whole page: header with the verdict, table of contents, sections, and footer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synther.assess.report import columns, correlations, diversity, efforts, mea
 from synther.assess.report.markup import Markup, tag
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""The browser itself refuses whatever would be fetched."""
+"""Content Security Policy of the page. It makes the browser refuse all requests to other hosts."""
 
 _PARTS = (
     ("measures", "Measures", measures.section),
@@ -22,6 +22,7 @@ _PARTS = (
 
 
 def page(assessment: Assessment) -> Markup:
+    """Return the HTML of the page. Sections without content are left out."""
     drawn = [(name, title, draw(assessment)) for name, title, draw in _PARTS]
     present = [(name, title, content) for name, title, content in drawn if content]
     links = [tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in present]
@@ -36,7 +37,7 @@ def page(assessment: Assessment) -> Markup:
 
 
 def _footer(assessment: Assessment) -> Markup:
-    """Who made the page, and how to make it again."""
+    """Return the footer: the version of SynthER, and the command line that made the page."""
     made = tag("p", f"Made by SynthER {assessment.version}".strip())
     return tag("footer", made, *([tag("pre", assessment.command)] if assessment.command else []))
 

@@ -1,4 +1,4 @@
-"""Rows on their way from noise to data: one small drawing a noise level, with the real rows behind."""
+"""The section "From noise to data": one small drawing for each noise level, with rows in front of real rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 _SIDE = 180.0
 _ROOM = 1.12
-"""How much wider a drawing is than what it must hold."""
+"""Width of a drawing, as a multiple of the width of its content."""
 
 
 def section(assessment: Assessment) -> Markup:
@@ -31,17 +31,17 @@ def section(assessment: Assessment) -> Markup:
         tag("span", "synthetic", class_="synthetic"),
         " rows at falling noise levels \u03c3, in front of ",
         tag("span", "real", class_="real"),
-        f" ones, in the plane of the real rows\u2019 two main directions, which holds {share(process.explained)} of "
-        "their variance. Noise reaches far beyond the data: each drawing is as wide as its rows, and the box is where "
-        "the real ones are.",
+        " rows. Both are projected on the first two principal components of the real rows, which explain "
+        f"{share(process.explained)} of their variance. Noise is much wider than the data, so every drawing has its "
+        "own scale. The box shows where the real rows are.",
     ]
     if process.frames:
-        about.append(" Below each is the state of one row, rendered.")
+        about.append(" Below each drawing is the rendered state of one row.")
     return Markup(tag("p", *about) + tag("div", *steps, class_="steps"))
 
 
 def _home(real: Array) -> Array:
-    """Lower and upper corner (2, 2) of the box that holds all but a few stray real rows."""
+    """Return the lower and upper corner (2, 2) of the box that contains all real rows except a few outliers."""
     if not len(real):
         return np.array([[-1.0, -1.0], [1.0, 1.0]])
     corners = np.quantile(real, (0.005, 0.995), axis=0)
@@ -49,10 +49,11 @@ def _home(real: Array) -> Array:
 
 
 def _step(process: Process, real: Array, home: Array, level: int) -> Markup:
-    here = finite(process.steps[level])
+    """Return the drawing of one noise level."""
+    rows = finite(process.steps[level])
     centre, widest = home.mean(axis=0), np.ptp(home, axis=0).max() / 2
-    if len(here):
-        widest = max(widest, np.quantile(np.abs(here - centre).max(axis=1), 0.99))
+    if len(rows):
+        widest = max(widest, np.quantile(np.abs(rows - centre).max(axis=1), 0.99))
     half = _ROOM * float(widest)
     x = Axis(centre[0] - half, centre[0] + half, 0, _SIDE)
     y = Axis(centre[1] - half, centre[1] + half, _SIDE, 0)
@@ -60,11 +61,11 @@ def _step(process: Process, real: Array, home: Array, level: int) -> Markup:
     box = f"M{place(left)} {place(floor)}H{place(right)}V{place(top)}H{place(left)}z"
     marks = [
         points(x(real[:, 0]), y(real[:, 1]), "real"),
-        points(x(here[:, 0]), y(here[:, 1]), "synthetic"),
+        points(x(rows[:, 0]), y(rows[:, 1]), "synthetic"),
         tag("path", d=box, class_="home"),
     ]
     sigma = number(process.sigmas[level], digits=3)
-    name = f"Noise level {sigma}: {len(here)} rows in a square of side {number(2 * half, digits=2)}"
+    name = f"Noise level {sigma}: {len(rows)} rows in a square of side {number(2 * half, digits=2)}"
     drawing = tag("svg", *marks, viewBox=f"0 0 {place(_SIDE)} {place(_SIDE)}", role="img", aria_label=name)
     reach = tag("span", f"\u00b1{number(half, digits=2)}", class_="reach")
     parts = [tag("figcaption", tag("span", f"\u03c3 = {sigma}"), reach), drawing]

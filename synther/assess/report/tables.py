@@ -1,4 +1,7 @@
-"""Tables that a click sorts. Roles are said out loud, because on a narrow screen rows are drawn as cards."""
+"""Tables that can be sorted by a click.
+
+ARIA roles are explicit because narrow screens show rows as cards, and browsers then drop the implicit roles of tables.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from synther.assess.report.markup import Markup, tag
 
 @dataclass(frozen=True)
 class Heading:
+    """The heading of a table column."""
+
     text: str
     first: Literal["ascending", "descending"] | None = "ascending"
-    """Which way the first click sorts; None where there is nothing to sort by."""
+    """Order after the first click; None if the column cannot be sorted."""
     sorted: bool = False
-    """The rows come in that order already."""
+    """Whether the rows are already in this order."""
     numeric: bool = True
+    """Whether the column contains numbers, which are aligned to the right."""
 
 
 def head(headings: Sequence[Heading]) -> Markup:
@@ -37,7 +43,7 @@ def _heading(heading: Heading) -> Markup:
 
 
 def cell(*content: str, heading: Heading, key: float | str | None = None) -> Markup:
-    """`key` is what the rows are sorted by; a row without one stays below the others."""
+    """Return a table cell. Rows are sorted by `key`; rows without a key stay last."""
     known = key if isinstance(key, str) else None if key is None or not math.isfinite(key) else f"{key:.9g}"
     return tag(
         "td",
@@ -50,7 +56,7 @@ def cell(*content: str, heading: Heading, key: float | str | None = None) -> Mar
 
 
 def plain(headings: Sequence[Heading], rows: Sequence[Sequence[tuple[str, float | str | None]]], label: str) -> Markup:
-    """A small table of (text, key) that scrolls within itself where it does not fit."""
+    """Return a small table of (text, key) cells. It scrolls sideways if it does not fit."""
     body = [
         tag("tr", *(cell(text, heading=at, key=key) for at, (text, key) in zip(headings, row, strict=True)), role="row")
         for row in rows

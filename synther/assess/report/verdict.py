@@ -1,4 +1,4 @@
-"""The top of the page: what to do with the rows, why, and which rows they are."""
+"""The header of the page: the verdict, its reasons, the names and sizes of the data, and notes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ def header(assessment: Assessment) -> Markup:
     verdict = assessment.verdict
     reasons = [_reason(assessment, reason) for reason in verdict.reasons]
     parts = [
-        tag("p", "Synthetic experience, assessed", class_="kicker"),
+        tag("p", "Assessment of synthetic rows", class_="kicker"),
         tag("h1", verdict.decision.capitalize(), class_=_CLASSES[verdict.decision]),
         tag("p", verdict.sentence, class_="lead"),
     ]
     if reasons:
-        parts.append(tag("ul", *reasons, class_="reasons", aria_label="What decided"))
+        parts.append(tag("ul", *reasons, class_="reasons", aria_label="Reasons"))
     parts.append(_sources(assessment))
-    others = [note for note in assessment.notes if not note.startswith(OF_SAMPLERS)]
-    if others:
-        notes = tag("ul", *(tag("li", note) for note in others))
-        parts.append(tag("aside", notes, class_="notes", aria_label="Notes"))
+    notes = [note for note in assessment.notes if not note.startswith(OF_SAMPLERS)]
+    if notes:
+        items = tag("ul", *(tag("li", note) for note in notes))
+        parts.append(tag("aside", items, class_="notes", aria_label="Notes"))
     return tag("header", *parts)
 
 
 def _reason(assessment: Assessment, reason: Reason) -> Markup:
-    found = next((measure for measure in assessment.measures if measure.name == reason.measure), None)
+    """Return one reason: the figures of its measure, the reason in words, and the vote."""
+    measure = next((one for one in assessment.measures if one.name == reason.measure), None)
     parts: list[str] = []
-    if found is not None:
-        parts.append(tag("h2", found.label))
-        beside = tag("span", "real ", tag("b", figure(found, found.real)), class_="beside")
-        parts.append(tag("p", tag("span", figure(found, found.value), class_="large"), " ", beside, class_="figures"))
+    if measure is not None:
+        parts.append(tag("h2", measure.label))
+        beside = tag("span", "real rows ", tag("b", figure(measure, measure.real)), class_="beside")
+        large = tag("span", figure(measure, measure.value), class_="large")
+        parts.append(tag("p", large, " ", beside, class_="figures"))
     says = tag("span", reason.says, class_=f"says {_CLASSES[reason.says]}")
     parts.append(tag("p", reason.text, " ", says))
     return tag("li", *parts)
@@ -44,7 +46,7 @@ def _sources(assessment: Assessment) -> Markup:
     facts = [
         ("real", "Real", assessment.real_name, f"{assessment.rows_real:,} rows"),
         ("synthetic", "Synthetic", assessment.synthetic_name, f"{assessment.rows_synthetic:,} rows"),
-        ("", "Held out", "real rows kept aside", f"{assessment.rows_held_out:,} rows"),
+        ("", "Held out", "real rows to compare with", f"{assessment.rows_held_out:,} rows"),
     ]
     if assessment.env_id:
         facts.append(("", "Environment", assessment.env_id, ""))
