@@ -1,6 +1,8 @@
-"""Where the work runs and how precisely, and how an update becomes one captured GPU graph.
+"""Devices, precision, threads, random generators and CUDA graphs.
 
-Everything else is written once, for tensors, and asks for no device; only `kernels` choose a kernel by it.
+All other code is written once, for tensors on any device. Only this module and `kernels` treat CPU and GPU differently.
+Read `pick_device` and `pick_precision` first. `one_thread` and `spread` control threads on a CPU; `Lane` and `capture`
+control streams and graphs on a GPU.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ Precision = Literal["auto", "float32", "tf32", "bf16"]
 
 ARM = platform.machine() == "aarch64"
 _MPS_PATIENCE = 60.0
-"""Seconds in which the daemon of MPS has to end."""
+"""Seconds to wait for the MPS daemon to end."""
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is the GPU where there is one; anything else is PyTorch's own name of a device."""
+    """Return the device with this name, as PyTorch names it. `auto` is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -45,15 +47,19 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ConfigError(f"device {name!r} was asked for, but PyTorch sees {torch.cuda.device_count()} CUDA devices")
+        raise ConfigError(
+            f"device {name!r} is not available: PyTorch finds {torch.cuda.device_count()} CUDA devices. Choose one of "
+            "them, or cpu or auto"
+        )
     return device
 
 
 @contextmanager
 def shared_by_processes(device: torch.device) -> Iterator[None]:
-    """Let processes that are started inside run on a GPU at the same time, by CUDA's multi-process service (MPS).
+    """Let processes that are started inside the block compute on a GPU at the same time, with CUDA's MPS.
 
-    A machine without it takes turns. A daemon that runs already is used and left running.
+    Without MPS (CUDA's multi-process service), the processes take turns. If its daemon is already running, it is used
+    and left running.
     """
     control = shutil.which("nvidia-cuda-mps-control") if device.type == "cuda" else None
     is_ours = control is not None and subprocess.run([control, "-d"], capture_output=True).returncode == 0
@@ -61,12 +67,12 @@ def shared_by_processes(device: torch.device) -> Iterator[None]:
         yield
     finally:
         if control is not None and is_ours:
-            with suppress(subprocess.TimeoutExpired):  # other clients of the daemon may still be at work
+            with suppress(subprocess.TimeoutExpired):  # other clients may still use the daemon
                 subprocess.run([control], input=b"quit\n", capture_output=True, timeout=_MPS_PATIENCE)
 
 
 def pick_precision(precision: Precision, device: torch.device) -> Precision:
-    """`auto` is bf16 on a GPU and float32 on a CPU, where bf16 is far slower than float32."""
+    """Resolve `auto`: bf16 on a GPU, and float32 on a CPU, where bf16 is much slower than float32."""
     if precision not in get_args(Precision):
         raise ConfigError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
     if precision == "auto":
@@ -75,25 +81,26 @@ def pick_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 def working_dtype(precision: Precision) -> torch.dtype:
-    """The type in which the network's weights and activations are kept."""
+    """Return the dtype of the network's weights and activations."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 _precision_lock = Lock()
 _precisions: list[str] = []
-"""What was found by the first of those who are at work, and what each of them has asked for."""
+"""PyTorch's setting before the first active `matmul_precision` block, then the setting of each active block."""
 
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let float32 products use tf32 inside the block, where that was asked for.
+    """Let float32 matrix products use tf32 inside the block if `precision` is tf32, else full float32.
 
-    The setting is that of the whole process. So it is set back when the last of several threads has left.
+    PyTorch has one setting for the whole process. If several threads use this block at the same time, the original
+    setting is restored when the last of them leaves it.
     """
     wanted = "high" if precision == "tf32" else "highest"
     with _precision_lock:
         if not _precisions:
-            _precisions.append(_found_precision())
+            _precisions.append(_current_precision())
         _precisions.append(wanted)
         torch.set_float32_matmul_precision(wanted)
     try:
@@ -106,21 +113,24 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
                 _precisions.clear()
 
 
-def _found_precision() -> str:
+def _current_precision() -> str:
+    """Return PyTorch's present setting, or raise an error if it cannot be read."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         raise ConfigError(
-            "torch.backends.cuda.matmul.fp32_precision was set, which PyTorch does not let SynthER change: "
-            "leave it alone and pass precision='tf32' or 'float32' instead"
+            "torch.backends.cuda.matmul.fp32_precision was set, so PyTorch does not let SynthER change the precision: "
+            "do not set it, and pass precision='tf32' or 'float32' to SynthER instead"
         ) from None
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch and NumPy on one thread. Products of small or of tall and narrow matrices are many times slower on
-    several, which wait for each other at every product, and on one they are summed in one order, whatever the
-    machine."""
+    """Run PyTorch and NumPy on one thread inside the block.
+
+    Products of small matrices, or of tall and narrow ones, are many times slower on several threads, because the
+    threads wait for each other at every product. With one thread, sums also have the same order on every machine.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -131,22 +141,25 @@ def one_thread() -> Iterator[None]:
 
 
 class _OneThreadOfNumpy:
-    """The linear algebra of NumPy on one thread, for as long as somebody wants it: the number is one of the process."""
+    """Limits NumPy's linear algebra to one thread while at least one `with` block is active.
+
+    The number of threads is a setting of the whole process, so active blocks are counted.
+    """
 
     def __init__(self) -> None:
-        self._lock, self._wanted = Lock(), 0
+        self._lock, self._active = Lock(), 0
         self._limit: Any = None
 
     def __enter__(self) -> None:
         with self._lock:
-            self._wanted += 1
-            if self._wanted == 1:
+            self._active += 1
+            if self._active == 1:
                 self._limit = _libraries().limit(limits=1)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._wanted -= 1
-            if not self._wanted:
+            self._active -= 1
+            if not self._active:
                 self._limit.restore_original_limits()
 
 
@@ -155,29 +168,29 @@ _NUMPY = _OneThreadOfNumpy()
 
 @lru_cache(maxsize=1)
 def _libraries() -> ThreadpoolController:
-    """Those of linear algebra. It takes a while to find them."""
+    """Return the linear-algebra (BLAS) libraries of this process. The search is slow, so it is done once."""
     return ThreadpoolController().select(user_api="blas")
 
 
 def right_factor(weight: Tensor) -> Tensor:
-    """The weights of a layer (..., out, in) as (..., in, out), to multiply rows with.
+    """Transpose the weights of a layer (..., out, in) to (..., in, out), the right factor in `rows @ weight`.
 
-    On 64-bit ARM they are contiguous. With a transposed view there, PyTorch calls the Arm Compute Library, which uses
-    every core in spite of `one_thread`.
+    On 64-bit ARM CPUs the result is contiguous. With a transposed view, PyTorch would call the Arm Compute Library
+    there, which uses all cores in spite of `one_thread`.
     """
     return weight.mT.contiguous() if ARM and weight.device.type == "cpu" else weight.mT
 
 
 def side_by_side(count: int) -> ThreadPoolExecutor:
-    """A pool of `count` threads, in each of which PyTorch uses one core. Elsewhere it keeps its threads.
+    """Return a pool of `count` threads. In each of them, PyTorch uses one core; other threads keep their setting.
 
-    So work is divided once, instead of at every product, and a busy core holds up no other.
+    So the work is divided among cores once, instead of at every product, and no core waits for a busy one.
     """
     before, ready = torch.get_num_threads(), Barrier(count + 1)
 
     def begin() -> None:
-        torch.set_num_threads(1)  # this thread's, and that of threads that begin later
-        torch.get_num_threads()  # without which PyTorch would ask for the number once more, at the first product
+        torch.set_num_threads(1)  # for this thread, and for threads that are started later
+        torch.get_num_threads()  # without this call, PyTorch would read the number again at the first product
         ready.wait()
 
     pool = ThreadPoolExecutor(count, initializer=begin)
@@ -189,13 +202,13 @@ def side_by_side(count: int) -> ThreadPoolExecutor:
 
 
 def spread(function: Callable[[T], U], items: Iterable[T], device: torch.device) -> Iterator[U]:
-    """`function` of each item, in order. The cores of a CPU share the items."""
+    """Yield `function(item)` for each item, in order. On a CPU, its cores share the items."""
     count = torch.get_num_threads() if device.type == "cpu" else 1
     return in_turn(function, items, count) if count > 1 else map(function, items)
 
 
 def in_turn(function: Callable[[T], U], items: Iterable[T], count: int) -> Iterator[U]:
-    """`function` of each item, in order, with `count` of them `side_by_side`."""
+    """Yield `function(item)` for each item, in order. `count` threads compute them at the same time."""
     with side_by_side(count) as pool:
         waiting: deque[Future[U]] = deque()
         for item in items:
@@ -207,12 +220,12 @@ def in_turn(function: Callable[[T], U], items: Iterable[T], count: int) -> Itera
 
 
 def generator(device: torch.device, *key: int) -> torch.Generator:
-    """A generator whose stream is a function of `key` alone, so that work can be cut anywhere and taken up again."""
+    """Return a random generator with a stream that depends only on `key`, so that interrupted work can be repeated."""
     return reseed(torch.Generator(device), *key)
 
 
 def reseed(source: torch.Generator, *key: int) -> torch.Generator:
-    """Put `source` at the start of the stream of `key`."""
+    """Set `source` to the start of the stream of `key`."""
     for part in key:
         whole_seed(part)
     return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0]) >> 1)
@@ -220,9 +233,9 @@ def reseed(source: torch.Generator, *key: int) -> torch.Generator:
 
 @contextmanager
 def working_on(device: torch.device, advice: str) -> Iterator[None]:
-    """Make `device` the current one inside the block, and turn its running out of memory into `advice`.
+    """Make `device` the current device inside the block. If its memory runs out, raise an error with `advice`.
 
-    The caller's autocast ends at the door: precision is chosen in here.
+    Autocast of the caller is switched off inside the block, because SynthER chooses the precision itself.
     """
     try:
         with (
@@ -233,48 +246,52 @@ def working_on(device: torch.device, advice: str) -> Iterator[None]:
     except RuntimeError as error:
         if not (isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)):
             raise
-        raise ConfigError(f"the memory of {describe(device)} does not suffice: {advice}") from None
+        raise ConfigError(f"not enough memory on {describe(device)}: {advice}") from None
 
 
 def describe(device: torch.device) -> str:
-    """The device in words for a person."""
+    """Return the name of the device for messages: the model of the GPU, or cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Begin to copy a tensor to main memory; the answer, called, waits for that, and for nothing asked for after it."""
+    """Start to copy a tensor to main memory. Return a function that waits for the copy and returns the array.
+
+    It does not wait for work that is given to the device after this call.
+    """
     if tensor.device.type != "cuda":
         return tensor.numpy
-    here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)  # others would be waited for at once
-    here.copy_(tensor, non_blocking=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)  # only copies to pinned memory do not block
+    host.copy_(tensor, non_blocking=True)
     done = torch.cuda.current_stream(tensor.device).record_event()
 
     def arrived() -> NDArray[Any]:
         done.synchronize()
-        return here.numpy()
+        return host.numpy()
 
     return arrived
 
 
 def block_rows(device: torch.device) -> int:
-    """Rows sampled together: enough to fill a GPU, few enough that a CPU asked for a handful answers soon.
+    """Return the number of rows that are sampled together (a block).
 
-    29,568 rows are seven full waves of 128 x 256 tiles at width 1024 on the 132 multiprocessors of a Hopper GPU.
+    On a GPU, they are enough to use the whole device: 29,568 rows are seven full waves of 128 x 256 tiles at width 1024
+    on the 132 multiprocessors of a Hopper GPU. On a CPU they are few, so that a few rows are sampled quickly.
     """
     return 29_568 if device.type == "cuda" else 512
 
 
 class Lane:
-    """Work that need not wait for what comes after it: on a GPU a stream of its own, on a CPU nothing.
+    """A side stream on a GPU, for work that runs at the same time as later work. On a CPU it does nothing.
 
-    What is done `aside` begins when all that was asked for before it is done. It must keep to tensors that stay alive
-    until `join`, from where on its results may be used.
+    Work in the block `aside` starts when all earlier work of the current stream is done. Its results may be used after
+    `join`. All tensors that it uses must stay alive until `join`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -282,6 +299,7 @@ class Lane:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
+        """Run the block on the side stream."""
         if self._stream is None:
             yield
             return
@@ -290,12 +308,13 @@ class Lane:
             yield
 
     def join(self) -> None:
+        """Let the current stream wait for the work on the side stream."""
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
 class Lanes:
-    """Several of them, for pieces of work that need not wait for each other: each takes the next lane."""
+    """Several lanes, for blocks of work that do not depend on each other. Each block `aside` takes the next lane."""
 
     def __init__(self, device: torch.device, count: int = 4) -> None:
         self._lanes = [Lane(device) for _ in range(count)]
@@ -303,13 +322,14 @@ class Lanes:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
+        """Run the block on the next lane."""
         lane = self._lanes[self._taken % len(self._lanes)]
         self._taken += 1
         with lane.aside():
             yield
 
     def join(self) -> None:
-        """Wait for all that was done aside since the last time."""
+        """Let the current stream wait for all blocks since the last `join`."""
         for lane in self._lanes[: self._taken]:
             lane.join()
         self._taken = 0
@@ -321,11 +341,11 @@ def capture(
     state: Sequence[Tensor],
     generators: Sequence[torch.Generator] = (),
 ) -> Callable[[], None]:
-    """`update` as one CUDA graph, or itself on a CPU.
+    """Capture `update` as one CUDA graph and return a function that replays it. On a CPU, return `update` itself.
 
-    `update` takes nothing and returns nothing: it reads and writes tensors that stay where they are. Capturing needs a
-    few rehearsals, which are undone in `state`, the tensors that `update` changes. What it draws from `generators` goes
-    on from where they stand when it is called; seed them after capturing.
+    `update` has no arguments and no result: it reads and writes tensors with fixed addresses. Capturing calls it a few
+    times. Their effect on `state`, the tensors that `update` changes, is undone. A replay draws from `generators` with
+    their state at that time, so seed them after capturing.
     """
     if device.type != "cuda":
         return update
@@ -339,7 +359,7 @@ def capture(
     graph = torch.cuda.CUDAGraph()
     for source in generators:
         graph.register_generator_state(source)
-    # A stream of its own: the one that PyTorch would take belongs to the device of the first capture in the process.
+    # A new stream, because PyTorch's default one belongs to the device of the first capture in the process.
     with torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         update()
     for tensor, old in zip(state, kept, strict=True):

@@ -1,4 +1,4 @@
-"""How many cores there are to work on, and what processes that are started are told about them."""
+"""The number of CPU cores to use, and environment variables for the processes that SynthER starts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from contextlib import contextmanager
 
 
 def cores() -> int:
-    """Cores this process may use: as many as an engine has set aside for it, or all it is bound to."""
-    told = os.environ.get("SYNTHER_CORES")
-    if told is not None:
-        return int(told)
+    """Return the number of cores that this process may use.
+
+    An engine can set it with the environment variable SYNTHER_CORES. Otherwise, it is the number of cores on which the
+    operating system lets the process run.
+    """
+    assigned = os.environ.get("SYNTHER_CORES")
+    if assigned is not None:
+        return int(assigned)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started inside have these environment variables. Afterwards they are as before."""
+    """Set these environment variables inside the block, for processes that are started there, then restore them."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

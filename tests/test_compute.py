@@ -85,9 +85,9 @@ def test_streams_of_different_keys_have_nothing_in_common():
     assert correlations.abs().max() < 6 / 2000**0.5
 
 
-def test_main_memory_that_does_not_suffice_is_told_with_advice():
-    told = "the memory of cpu does not suffice: lower the capacity"
-    with pytest.raises(ConfigError, match=told), compute.working_on(CPU, "lower the capacity"):
+def test_main_memory_that_runs_out_is_an_error_with_advice():
+    message = "not enough memory on cpu: lower the capacity"
+    with pytest.raises(ConfigError, match=message), compute.working_on(CPU, "lower the capacity"):
         torch.empty(10**15)
     with pytest.raises(RuntimeError, match="something else"), compute.working_on(CPU, "lower the capacity"):
         raise RuntimeError("something else")
