@@ -1,10 +1,10 @@
-"""What each part of preset `best` is worth, and what was tried beside it: one command, one table.
+"""Measure the effect of each part of the preset `best`, and of alternatives. Prints one table.
 
     python benchmarks/ablation.py walker2d-mixed.npz hopper-mixed.npz --folder ablation --out results/ablation.md
 
-Every line is a fit on DATA, 100K rows drawn from it, and the figures of `benchmarks/fidelity.py`. A line that FOLDER
-holds is not measured again, so the work can be stopped, taken up, and shared out: `--share 0/3` does every third fit. A
-fit takes about a minute on a GPU.
+Each line has the figures of `benchmarks/fidelity.py` for 100K rows that are sampled from one fit on DATA. Lines that
+are already in FOLDER are not measured again, so you can stop and resume the work. You can also divide it: `--share 0/3`
+does every third fit. A fit takes about a minute on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from synther.presets import PRESETS
 Changes = Mapping[str, Mapping[str, Any]]
 
 VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
-    # name of a fit: preset, what is changed, and further ways to draw from the same fit
+    # name of a fit: preset, changed options, and further samplers for the same fit
     "paper": ("paper", {}, {"paper, 32 calls": {"sampler": {"kind": "unipc", "steps": 32}}}),
     "best": (
         "best",
@@ -63,14 +63,14 @@ VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("data", nargs="+", type=Path)
-    parser.add_argument("--folder", type=Path, required=True, help="where each line is kept")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the lines")
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), help="names of fits")
-    parser.add_argument("--share", default="0/1", help="do every Nth fit, beginning with number I: I/N")
-    parser.add_argument("--steps", type=int, help="fit steps, where not the preset's")
-    parser.add_argument("--width", type=int, help="of the network, where not the preset's: a small one suits a CPU")
+    parser.add_argument("--share", default="0/1", help="I/N: do every Nth fit, beginning with number I")
+    parser.add_argument("--steps", type=int, help="fit steps instead of the preset's")
+    parser.add_argument("--width", type=int, help="width of the network instead of the preset's, small for a CPU")
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--judges", type=int, default=4, help="processes that judge rows while the next fit runs")
+    parser.add_argument("--judges", type=int, default=4, help="processes that measure rows while the next fit runs")
     chosen = parser.parse_args()
     head = origin()
     first, every = map(int, chosen.share.split("/"))

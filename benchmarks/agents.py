@@ -1,13 +1,13 @@
-"""How long a million updates of each agent take, all seeds at once and several arms at once: one command, one table.
+"""Measure how long a million updates of each agent take, with several seeds and arms at once. Prints one table.
 
-    python benchmarks/agents.py                       # on the GPU where there is one
+    python benchmarks/agents.py                       # on the GPU if there is one
     python benchmarks/agents.py --only td3_bc iql     # some of the agents
     python benchmarks/agents.py --networks            # TD3+BC with each kind of critics instead
 
-Random rows in the shape of Walker2d (17 observation and 6 action columns), networks and batches as each agent has them
-unless said otherwise. Updates alone, without evaluation: a result of `synther train` has the time of a whole run.
-A million is extrapolated from as many updates as some seconds allow. The reference trains one seed at a time. On a CPU
-all is small, which shows that it works and no more.
+The rows are random and have the shape of Walker2d rows (17 observation and 6 action columns). Networks and batch sizes
+are the defaults of each agent, except where the table says otherwise. Only updates are timed, no evaluations. For the
+time of a whole run see the result of `synther train`. The time of a million updates is extrapolated from a few seconds.
+The reference implementation trains one seed at a time. On a CPU everything is small: this only shows that it works.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from synther.agents.rows import Arm, Member, Rows
 from synther.compute import pick_device, synchronize
 
 MILLION = 1_000_000
-for _kind in ("mlp", "layer_norm", "layer_norm_last"):  # those that have a fast path
+for _kind in ("mlp", "layer_norm", "layer_norm_last"):  # networks with a fast path, which "as a module" avoids
     NETWORKS.register(f"{_kind}, as a module", NETWORKS.get(_kind))
 REFERENCE_MINUTES = {"td3_bc": "94", "iql": "161", "edac": "269"}
-"""For one seed, on an H200."""
+"""Minutes of the reference implementation for a million updates of one seed, on an H200."""
 LARGER = {"width": 512, "depth": 3, "batch_size": 1024}
 SMALL = {"width": 32, "batch_size": 32}
 
@@ -36,8 +36,8 @@ SMALL = {"width": 32, "batch_size": 32}
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rows", type=int, help="of each arm; 1,000,000 on a GPU, else 10,000")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of updates that are timed for every line")
+    parser.add_argument("--rows", type=int, help="rows of each arm; default: 1,000,000 on a GPU, else 10,000")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of updates that are timed for every line")
     parser.add_argument("--only", nargs="*", choices=ALGORITHMS.names(), default=ALGORITHMS.names())
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--networks", action="store_true", help="compare kinds of critics instead of agents")
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _table(count: int, seed: int) -> Transitions:
-    """Random rows: their values do not matter here."""
+    """Return random rows. Only their number and shape matter here."""
     draw = np.random.default_rng(seed)
     here, there = (draw.standard_normal((count, 17), np.float32) for _ in range(2))
     action = draw.uniform(-1, 1, (count, 6)).astype(np.float32)
@@ -84,7 +84,7 @@ def _line(
     precision: Any,
     kind: str = "",
 ) -> list[str]:
-    """Each arm has rows of its own and the same seeds."""
+    """Time `members` agents, and return a line of the table. Arms have different rows and the same seeds."""
     config = ALGORITHMS.get(name).config_class(**change)
     everybody = [Member(index % seeds, Arm((index // seeds,))) for index in range(members)]
     update = _seconds_an_update(Agent(config, rows, everybody, precision=precision), seconds)
@@ -108,7 +108,7 @@ def _seconds_an_update(agent: Agent, seconds: float) -> float:
 
 
 def _timed(agent: Agent, updates: int) -> float:
-    """Seconds an update."""
+    """Return the seconds per update."""
     synchronize(agent.device)
     began = time.perf_counter()
     agent.train(updates)

@@ -1,9 +1,9 @@
-"""How long an assessment takes: one command, one table.
+"""Measure how long an assessment takes. Prints one table.
 
-    python benchmarks/assess_speed.py                    # 1M real and 1M synthetic rows as wide as walker2d's
+    python benchmarks/assess_speed.py                    # 1M real and 1M synthetic rows, as wide as walker2d rows
     python benchmarks/assess_speed.py --rows 100000
 
-The rows are random, because only their number and width matter; nothing is simulated.
+The rows are random, because only their number and width matter. No simulator is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from synther.assess.judge import assess
 
 
 class Stages:
-    """Notes the seconds of every stage, on the wall and of all cores."""
+    """A progress display that records wall time and CPU time of every stage."""
 
     def __init__(self) -> None:
         self.table: list[list[str]] = []

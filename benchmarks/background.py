@@ -1,10 +1,10 @@
-"""What a refresh costs an agent on a CPU, in the foreground and in the background: one command, one table.
+"""Measure how much a refresh slows an agent on a CPU, in the foreground and in the background. Prints one table.
 
     python benchmarks/background.py                      # the preset laptop with 600 steps, 20,000 rows
     python benchmarks/background.py --steps 3500 --samples 100000 --threads 4
 
-The agent's work is that of a critic: three networks of 256x2, batches of 256. Its updates a second are those before the
-refresh and during it; in the foreground there are none during it.
+The agent's updates are those of a critic: three networks with two layers of width 256, and batches of 256. The table
+has the updates per second before the refresh and during it. During a refresh in the foreground there are no updates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from machine import command_line, keep, origin, print_table
 from synther import SyntheticReplay, preset, read
 
 ROWS, NETWORKS, BATCH = 5_000, 3, 256
-ALONE = 5.0  # seconds
+ALONE = 5.0  # seconds for which updates are timed without a refresh
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def _rate(update: Callable[[], None], seconds: float) -> float:
 
 
 def _refreshed(update: Callable[[], None], background: bool, steps: int, samples: int) -> tuple[float, float]:
-    """Seconds of a refresh, and the agent's updates a second meanwhile."""
+    """Return the seconds of a refresh, and the agent's updates per second during it."""
     settings = preset("laptop", fit={"steps": steps})
     replay = SyntheticReplay(
         ROWS, refresh_every=10**9, samples=samples, preset=settings, background=background, device="cpu", progress=False
@@ -83,7 +83,7 @@ def _refreshed(update: Callable[[], None], background: bool, steps: int, samples
     while not replay.history:
         update()
         updates += 1
-        replay.sample(1)  # takes the rows over, once they are there
+        replay.sample(1)  # takes over the new rows once they are ready
     seconds = time.monotonic() - began
     return seconds, updates / seconds
 

@@ -1,9 +1,9 @@
-"""How long TVAE and CTGAN take to generate rows, with the settings that a comparison has found.
+"""Measure how long TVAE and CTGAN take to generate rows, with the settings that `synther compare` found.
 
     python benchmarks/baseline_speed.py halfcheetah-mixed.npz results/compare-halfcheetah.json
 
-They are fitted for one epoch: the time to generate a row does not depend on the weights. Times are those of one core,
-without what other processes take: the shortest of three times 100K rows, scaled to a million.
+They are fitted for one epoch, because the time to generate a row does not depend on the weights. Each is timed three
+times with 100K rows on one core. The table has the shortest CPU time, scaled to a million rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("data")
     parser.add_argument("comparison", type=Path, help="JSON of `synther compare`")
-    parser.add_argument("--rows", type=int, default=100_000, help="rows that are timed")
+    parser.add_argument("--rows", type=int, default=100_000, help="number of rows that are timed")
     chosen = parser.parse_args()
     head = origin(torch.device("cpu"))
     table = Table.of(read(chosen.data))

@@ -1,12 +1,12 @@
-"""What rows are worth for the network calls that they take, with and without a student: one command, one table.
+"""Measure the quality of rows against the number of network calls, with and without a student. Prints one table.
 
     python benchmarks/calls.py walker2d-mixed.npz hopper-mixed.npz --folder calls --timed 1000000 --out results/calls.md
 
-Fits the preset on each DATA with two seeds, whose difference is the noise of a fit. From the first model rows are drawn
-by its own sampler, by UniPC with fewer calls, by the paper's sampler, and by students of several numbers of calls. The
-figures are those of `benchmarks/fidelity.py`; `s / 1M` is how long a million rows take, decoded, in this process.
-FOLDER keeps models and figures: what it holds is not done again, so the work can be stopped and resumed. On a CPU
-choose `--preset laptop --samples 20000`.
+Fits the preset on each DATA with two seeds. The difference between the seeds shows the noise of a fit. The first model
+is sampled with its own sampler, with UniPC with fewer calls, with the paper's sampler, and with students of different
+numbers of calls. The figures are those of `benchmarks/fidelity.py`. `s / 1M` is the time of a million decoded
+rows in this process. Models and figures that are already in FOLDER are not computed again, so you can stop and resume
+the work. On a CPU choose `--preset laptop --samples 20000`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from synther.presets import PRESETS
 
 CALLS = (1, 2, 4, 8, 16, 32)
 PAPER = SamplerConfig()
-"""255 calls."""
+"""The paper's sampler, with 255 network calls."""
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("data", nargs="+", help="files, or names of data sets")
     parser.add_argument("--preset", choices=PRESETS, default="best")
-    parser.add_argument("--folder", type=Path, required=True, help="where models and figures are kept")
-    parser.add_argument("--calls", nargs="*", type=int, default=CALLS, help="calls of samplers; of students up to 16")
-    parser.add_argument("--samples", type=int, default=100_000, help="rows to judge")
-    parser.add_argument("--timed", type=int, default=0, help="rows to draw for the time, if more: 1000000 on a GPU")
-    parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for models and figures")
+    parser.add_argument("--calls", nargs="*", type=int, default=CALLS, help="calls of samplers and students (<= 16)")
+    parser.add_argument("--samples", type=int, default=100_000, help="rows to measure the figures on")
+    parser.add_argument("--timed", type=int, default=0, help="rows to time, if more than --samples: 1000000 on a GPU")
+    parser.add_argument("--fit-steps", type=int, help="fit steps instead of the preset's, for example for a short test")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _measured(data: str, real: Transitions, chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    """The lines of one data set."""
+    """Return the lines of one data set."""
     first, *others = (_model(data, real, seed, chosen) for seed in chosen.seeds)
     own = first.settings.sampler
     plain = replace(own, kind="unipc", restarts=0)
@@ -74,7 +74,9 @@ def _measured(data: str, real: Transitions, chosen: argparse.Namespace) -> list[
 def _model(data: str, real: Transitions, seed: int, chosen: argparse.Namespace) -> Synthesizer:
     place = chosen.folder / f"{data}-{chosen.preset}-{seed}.safetensors"
     if not place.exists():
-        settings = replace(PRESETS[chosen.preset], distill=PRESETS["paper"].distill)  # students are made one by one
+        settings = replace(
+            PRESETS[chosen.preset], distill=PRESETS["paper"].distill
+        )  # no student: students are distilled later, one by one
         if chosen.fit_steps:
             settings = settings.changed(fit={"steps": chosen.fit_steps})
         Synthesizer(settings, seed=seed).fit(real, progress=False).save(place)
@@ -84,7 +86,7 @@ def _model(data: str, real: Transitions, seed: int, chosen: argparse.Namespace) 
 def _line(
     data: str, name: str, model: Synthesizer, how: SamplerConfig | int, real: Transitions, chosen: argparse.Namespace
 ) -> dict[str, Any]:
-    """The figures of rows that a sampler draws, or a student of so many calls."""
+    """Return the figures of rows from a sampler, or from a student if `how` is a number of calls."""
     place = chosen.folder / f"{data}-{chosen.preset}-{re.sub('[^a-z0-9]+', '-', name.lower())}.json"
     if place.exists():
         found: dict[str, Any] = json.loads(place.read_text())
@@ -94,7 +96,7 @@ def _line(
         began = time.perf_counter()
         how = model.distill(how, progress=False).sampler_for()
         made = time.perf_counter() - began
-    model.sample(1, sampler=how, progress=False)  # finds out what the sampler has to know
+    model.sample(1, sampler=how, progress=False)  # prepares the sampler, so that this is not timed
     began = time.perf_counter()
     rows = model.sample(max(chosen.samples, chosen.timed), seed=1, sampler=how, progress=False)
     seconds = (time.perf_counter() - began) * 1e6 / len(rows)

@@ -1,7 +1,9 @@
-"""Worlds where something happens or does not: a shop whose goods and money are whole numbers, gates that a bird has to
-fly through, a set point that depends on the hour, arms that pay by chance, switches that are counted, tasks with a goal
-each, a machine that seldom pays much, offers that are filled, items that are clicked. What each guarantees is measured
-on rows of it (structures.py)."""
+"""Worlds with discrete events, for `structures.py`: a shop that counts goods and money in whole numbers, a bird that
+flies through gates, heating with a set point for every hour, a bandit, switches, tasks with different goals, rare large
+rewards (jackpot), a market maker (fills) and recommended items (clicks).
+
+For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
+rows what every row of the world guarantees."""
 
 from __future__ import annotations
 
@@ -14,23 +16,23 @@ from moving_worlds import ROWS, Figures, World, rows_of
 
 from synther import Transitions
 
-DEMAND = np.array([3, 4, 5, 6, 9, 14, 11])  # customers, on average, on each day of a week
-SHELF = 60  # goods that fit into the shop
-GATES, GAP = np.arange(8) / 10, 0.3  # lower edges, and how far the upper ones are above them
-FAR, NEAR = 29, 3  # steps from a gate to the next, and those in which a bird is inside one
+DEMAND = np.array([3, 4, 5, 6, 9, 14, 11])  # mean number of customers on each day of the week
+SHELF = 60  # largest stock of the shop
+GATES, GAP = np.arange(8) / 10, 0.3  # possible lower edges of a gate, and distance between lower and upper edge
+FAR, NEAR = 29, 3  # distance of a new gate in steps, and largest distance at which a bird is inside the gate
 POINT = np.random.default_rng(1).normal(20, 3, 24)  # mean set point of each hour
-SUITS = np.linspace(-1, 1, 24).reshape(4, 6)  # how much each arm likes each number of the context
-GOALS = np.random.default_rng(2).uniform(-1, 1, (5, 2))  # of each task
-NEAR_GOAL, DONE = 0.1, 10.0  # distance at which a task is done, and what that pays
-SWITCHES, FLIPS, PULLED = 14, 0.03, 0.9  # chances that a switch flips by itself, and when it is pulled
-PLACE, LUCK = (1.0, 0.4), 0.3  # what position and action have to be above for a payout, and how likely it then is
-MOST_STOCK = 5
-ITEMS = 0.8 * np.random.default_rng(5).normal(size=(100, 5))  # how much each item suits each part of a taste
-POPULAR = np.random.default_rng(6).dirichlet(np.full(100, 0.5))  # how often each is shown
+SUITS = np.linspace(-1, 1, 24).reshape(4, 6)  # weight of each context column in the payout probability of each arm
+GOALS = np.random.default_rng(2).uniform(-1, 1, (5, 2))  # position of the goal of each task
+NEAR_GOAL, DONE = 0.1, 10.0  # distance from the goal at which a task is done, and the reward for that
+SWITCHES, FLIPS, PULLED = 14, 0.03, 0.9  # number of switches; probability to flip: of others, of the pulled one
+PLACE, LUCK = (1.0, 0.4), 0.3  # lower limits of position and action for a payout, and its probability above both
+MOST_STOCK = 5  # largest number of units that a market maker holds or owes
+ITEMS = 0.8 * np.random.default_rng(5).normal(size=(100, 5))  # weight of each taste column for each item
+POPULAR = np.random.default_rng(6).dirichlet(np.full(100, 0.5))  # probability that an item is shown
 
 
 def shop(seed: int) -> Transitions:
-    """Stock, what arrives, and the day of the week. Customers come at random; all is counted in whole numbers."""
+    """Generate rows of a shop: stock, arriving goods and day of the week. All are whole numbers, demand is random."""
     draw, many = np.random.default_rng(seed), 200
     stock, arriving, day = draw.integers(0, 41, many), np.zeros(many, int), draw.integers(0, 7, many)
     parts = []
@@ -49,10 +51,11 @@ def shop(seed: int) -> Transitions:
 
 
 def _earned(sold: Array, order: Array, left: Array) -> Array:
+    """Return the reward of a day, without the cost of customers that leave with nothing."""
     return np.asarray(5 * sold - 2 * order - 7 * (order > 0) - left)
 
 
-def of_shop(rows: Transitions) -> Figures:
+def measure_shop(rows: Transitions) -> Figures:
     (stock, arriving, day), (left, later, tomorrow) = (
         rows.observation.T.astype(int),
         rows.next_observation.T.astype(int),
@@ -77,8 +80,11 @@ def of_shop(rows: Transitions) -> Figures:
 
 
 def gates(seed: int) -> Transitions:
-    """A bird that falls or flaps its wings: how far the next gate is, its edges, height and speed. Each step pays 0.1,
-    and a gate 1. Near the ceiling it costs 0.5, and a crash, which ends an episode, costs 1."""
+    """Generate rows of a bird that falls or flaps its wings: distance of the next gate, its lower and upper edge, and
+    height and speed of the bird.
+
+    A step pays 0.1, and a passed gate 1. A step near the ceiling costs 0.5. A crash costs 1 and ends the episode.
+    """
     draw, many = np.random.default_rng(seed), 200
 
     def fresh(count: int) -> Array:
@@ -108,7 +114,7 @@ def _crashed(state: Array) -> Array:
     return np.asarray(outside | ((away <= NEAR) & ((height < low) | (height > high))))
 
 
-def of_gates(rows: Transitions) -> Figures:
+def measure_gates(rows: Transitions) -> Figures:
     before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
     crash, passed = _crashed(after), before[:, 0] == 0
     pays = {cost: np.isclose(rows.reward, cost) for cost in (-1.0, -0.5, 1.0)}
@@ -129,8 +135,11 @@ def of_gates(rows: Transitions) -> Figures:
 
 
 def heating(seed: int) -> Transitions:
-    """Hour, temperature, and a set point that depends on the hour and varies. Heat comes on below the set point in most
-    rows. To be off the set point costs, and so does heat."""
+    """Generate rows of a heating: hour, temperature, and a set point that depends on the hour and has noise.
+
+    In 70 % of the rows the heat is on exactly below the set point, otherwise it is random. The distance from the set
+    point and the heat are costs.
+    """
     draw, many = np.random.default_rng(seed), 100
     here, parts = np.stack([draw.integers(0, 24, many), *draw.normal(20, 3, (2, many))], 1), []
     here[:, 2] = POINT[here[:, 0].astype(int)]
@@ -147,7 +156,7 @@ def heating(seed: int) -> Transitions:
     return rows_of(parts)
 
 
-def of_heating(rows: Transitions) -> Figures:
+def measure_heating(rows: Transitions) -> Figures:
     here, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
     heat, cold = rows.action[:, 0], here[:, 1] < here[:, 2]
     step = after[:, 1] - here[:, 1] - 0.1 * (10 - here[:, 1]) - 2.5 * heat
@@ -164,7 +173,8 @@ def of_heating(rows: Transitions) -> Figures:
 
 
 def arms(seed: int) -> Transitions:
-    """One pull of four arms, which pay 1 or nothing: how likely is a matter of arm and context together."""
+    """Generate rows of a contextual bandit with four arms. A pull pays 1 or 0, with a probability that depends on arm
+    and context. Every row is terminal."""
     draw = np.random.default_rng(seed)
     context, arm = draw.normal(size=(ROWS, 6)), draw.integers(0, 4, ROWS)
     paid = draw.random(ROWS) < _chance(context, arm)
@@ -176,7 +186,7 @@ def _chance(context: Array, arm: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-(context * SUITS[arm]).sum(1))))
 
 
-def of_arms(rows: Transitions) -> Figures:
+def measure_arms(rows: Transitions) -> Figures:
     chance = _chance(rows.observation, rows.action)
     parts = {"below 0.1": (0.0, 0.1), "0.1 to 0.3": (0.1, 0.3), "0.7 to 0.9": (0.7, 0.9), "above 0.9": (0.9, 1.0)}
     inside = {name: (chance >= low) & (chance < high) for name, (low, high) in parts.items()}
@@ -185,8 +195,8 @@ def of_arms(rows: Transitions) -> Figures:
 
 
 def switches(seed: int) -> Transitions:
-    """Fourteen switches that now and then flip by themselves. The one that is pulled mostly does. The reward is how
-    many are on."""
+    """Generate rows of fourteen switches. The pulled switch flips with probability 0.9, another one with probability
+    0.03. The reward is the number of switches that are on."""
     draw = np.random.default_rng(seed)
     here, pulled = draw.integers(0, 2, (ROWS, SWITCHES)), draw.integers(0, SWITCHES, ROWS)
     own = np.arange(SWITCHES) == pulled[:, None]
@@ -195,7 +205,7 @@ def switches(seed: int) -> Transitions:
     return Transitions(*parts, np.zeros(ROWS, bool))
 
 
-def of_switches(rows: Transitions) -> Figures:
+def measure_switches(rows: Transitions) -> Figures:
     flips = rows.observation != rows.next_observation
     own = np.arange(SWITCHES) == rows.action[:, None]
     return {
@@ -206,8 +216,10 @@ def of_switches(rows: Transitions) -> Figures:
 
 
 def tasks(seed: int) -> Transitions:
-    """A point that is pushed towards the goal of its task (one-hot). A step costs the distance from the goal, and the
-    goal, which ends an episode, pays 10 instead."""
+    """Generate rows of a point that is pushed towards the goal of its task. The task is one-hot in the observation.
+
+    A step costs the distance from the goal. Reaching the goal pays 10 instead and ends the episode.
+    """
     draw, many, kinds = np.random.default_rng(seed), 100, len(GOALS)
 
     def fresh(count: int) -> Array:
@@ -229,7 +241,7 @@ def _from_goal(state: Array) -> Array:
     return np.asarray(np.linalg.norm(state[:, :2] - GOALS[state[:, 2:].argmax(1)], axis=1))
 
 
-def of_tasks(rows: Transitions) -> Figures:
+def measure_tasks(rows: Transitions) -> Figures:
     here, after, ends = (rows.observation.astype(np.float64), rows.next_observation.astype(np.float64), rows.terminal)
     away = _from_goal(after)
     return {
@@ -244,7 +256,7 @@ def of_tasks(rows: Transitions) -> Figures:
 
 
 def jackpot(seed: int) -> Transitions:
-    """Small rewards, and in one of seventy rows a large one, whose size is a matter of the third column."""
+    """Generate rows with small rewards and, in one of seventy rows, a payout. Its size depends on the third column."""
     draw = np.random.default_rng(seed)
     here, push = draw.normal(size=(ROWS, 3)), draw.uniform(-1, 1, (ROWS, 1))
     pays = (here[:, 1] > PLACE[0]) & (push[:, 0] > PLACE[1]) & (draw.random(ROWS) < LUCK)
@@ -253,21 +265,24 @@ def jackpot(seed: int) -> Transitions:
     return rows_of([(here, push, paid, after, np.zeros(ROWS, bool))])
 
 
-def of_jackpot(rows: Transitions) -> Figures:
+def measure_jackpot(rows: Transitions) -> Figures:
     here, large = rows.observation.astype(np.float64), rows.reward > 2.5
-    told = 5 + 3 * np.abs(here[:, 2])
+    expected = 5 + 3 * np.abs(here[:, 2])
     right = (here[:, 1] > PLACE[0]) & (rows.action[:, 0] > PLACE[1])
     return {
         "share of payouts": share(large),
         "mean payout": float(rows.reward[large].mean()),
         "payouts in the right place": share(right, large),
-        "correlation of payouts with their size": float(np.corrcoef(rows.reward[large], told[large])[0, 1]),
+        "correlation of payouts with their size": float(np.corrcoef(rows.reward[large], expected[large])[0, 1]),
     }
 
 
 def fills(seed: int) -> Transitions:
-    """A market maker's stock, how much prices move, and the time. Each step it offers to buy and to sell at two
-    distances from the price. The nearer an offer is, the likelier it is filled."""
+    """Generate rows of a market maker: its stock, the volatility of the price, and the time.
+
+    In each step it offers to buy and to sell. The actions are the distances of both offers from the price. An offer
+    that is closer to the price is more likely to be filled.
+    """
     draw, many = np.random.default_rng(seed), 200
     steps = ROWS // many
     stock, moves, parts = np.zeros(many), draw.uniform(0.1, 1, many), []
@@ -286,12 +301,12 @@ def fills(seed: int) -> Transitions:
 
 
 def _filled(stock: Array, moves: Array, offers: Array) -> Array:
-    """How likely an offer to buy and one to sell are filled. (N, 2)"""
+    """Return the probabilities that the offer to buy and the offer to sell are filled, (N, 2)."""
     chance = np.exp(-offers / (0.5 + moves[:, None]))
     return np.asarray(chance * (np.abs(stock[:, None] + np.array([1, -1])) <= MOST_STOCK))
 
 
-def of_fills(rows: Transitions) -> Figures:
+def measure_fills(rows: Transitions) -> Figures:
     here, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
     bought, sold = _filled(here[:, 0], here[:, 1], rows.action.astype(np.float64)).T
     change = after[:, 0] - here[:, 0]
@@ -300,8 +315,10 @@ def of_fills(rows: Transitions) -> Figures:
 
 
 def clicks(seed: int) -> Transitions:
-    """One of a hundred items is shown, some far more often than others. How likely a click is is a matter of the item
-    and the visitor's taste."""
+    """Generate rows of a visitor with a taste who is shown one of a hundred items.
+
+    Some items are shown far more often than others. The probability of a click depends on item and taste.
+    """
     draw = np.random.default_rng(seed)
     taste, item = draw.normal(size=(ROWS, 5)), draw.choice(len(ITEMS), ROWS, p=POPULAR)
     clicked = draw.random(ROWS) < _clicked(taste, item)
@@ -312,26 +329,27 @@ def _clicked(taste: Array, item: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(2 - (taste * ITEMS[item]).sum(1))))
 
 
-def of_clicks(rows: Transitions) -> Figures:
+def measure_clicks(rows: Transitions) -> Figures:
     return _likely("clicked", _clicked(rows.observation, rows.action), rows.reward == 1)
 
 
 def _likely(name: str, chance: Array, happened: Array) -> Figures:
-    """How often something happens, as a part of how often it should, where that is rare and where it is not."""
+    """Return how often an event happened, relative to its mean true probability, in four groups of rows by that
+    probability."""
     parts = {"below 0.05": (0.0, 0.05), "0.05 to 0.2": (0.05, 0.2), "0.2 to 0.5": (0.2, 0.5), "above 0.5": (0.5, 1.01)}
-    inside = {told: (chance >= low) & (chance < high) for told, (low, high) in parts.items()}
-    found = {told: share(happened, own) / float(chance[own].mean()) for told, own in inside.items()}
-    return {f"{name} / true, with a chance {told}": value for told, value in found.items()}
+    inside = {part: (chance >= low) & (chance < high) for part, (low, high) in parts.items()}
+    found = {part: share(happened, own) / float(chance[own].mean()) for part, own in inside.items()}
+    return {f"{name} / true, with a chance {part}": value for part, value in found.items()}
 
 
 WORLDS: Mapping[str, World] = {
-    "shop": (shop, of_shop),
-    "gates": (gates, of_gates),
-    "heating": (heating, of_heating),
-    "arms": (arms, of_arms),
-    "switches": (switches, of_switches),
-    "tasks": (tasks, of_tasks),
-    "jackpot": (jackpot, of_jackpot),
-    "fills": (fills, of_fills),
-    "clicks": (clicks, of_clicks),
+    "shop": (shop, measure_shop),
+    "gates": (gates, measure_gates),
+    "heating": (heating, measure_heating),
+    "arms": (arms, measure_arms),
+    "switches": (switches, measure_switches),
+    "tasks": (tasks, measure_tasks),
+    "jackpot": (jackpot, measure_jackpot),
+    "fills": (fills, measure_fills),
+    "clicks": (clicks, measure_clicks),
 }

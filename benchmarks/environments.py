@@ -1,13 +1,18 @@
-"""How a default fit does on environments that it was not tuned on: one command, one table.
+"""Measure the quality of a default fit on environments that it was not tuned on. Prints one table.
 
     python benchmarks/environments.py --folder environments --out results/environments.md
 
-Collects 20,000 rows of each environment into FOLDER, fits a preset, draws as many rows, and prints which share of the
-observations and transitions the environment can produce, how far next observations are from the simulator's (root mean
-square, in standard deviations) and rewards on average, which share of the terminals the simulator ends (or of its
-ends that are terminals, if that is lower), how much more position changes disagree with velocities than in real rows,
-and what `synther assess` says. A result in FOLDER is not measured again. Use a new folder after a change of the
-generator. Needs `minigrid` and `box2d` beside Gymnasium.
+Collects 20,000 rows of each environment into FOLDER, fits a preset, and samples the same number of rows. The table has
+these figures of the synthetic rows, where they can be measured:
+
+- the share of observations, and of transitions, that are possible in the environment
+- the difference to the simulator's next observation (median and root mean square, in stds) and reward (mean)
+- the share of correct terminals: the lower one of precision and recall, with the simulator's terminals as the truth
+- how much more the change of position differs from the velocity than in real rows
+- the measures and the verdict of `synther assess`
+
+Results in FOLDER are not measured again. Use a new folder after you change the generator. Needs `minigrid` and `box2d`
+in addition to Gymnasium.
 """
 
 from __future__ import annotations
@@ -33,34 +38,34 @@ from synther.envs.simulator import simulate, supports
 
 Array = NDArray[Any]
 Policy = Callable[[Any, Array, np.random.Generator], Any]
-"""An action for an environment and its observation."""
+"""A function that chooses an action from the environment, its observation and a random generator."""
 
 MINIGRID = "MiniGrid-Empty-Random-6x6-v0"
 OBSTACLES = "MiniGrid-Dynamic-Obstacles-6x6-v0"
 LANDER_STEPS = {0: 0.01, 1: 0.0225}
-"""Change of x and y in one step, in units of the observed velocities two columns further."""
+"""For the columns x and y of LunarLander: change in one step per unit of velocity, which is two columns further."""
 RANDOM = 0.3
-"""Share of random actions in a policy that otherwise acts with a purpose."""
+"""Share of random actions of the policies that otherwise try to solve the task."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where rows come from, and what is known of the truth."""
+    """How to collect the rows of an environment, and how to compare synthetic rows with the truth."""
 
     collect: Callable[[int, int], Transitions]
-    """So many rows, drawn with a seed."""
+    """Collects rows, given their number and a seed."""
     measure: Callable[[Transitions, Transitions], dict[str, float]]
-    """Figures of real and synthetic rows."""
+    """Returns figures by name, given real and synthetic rows."""
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where data and results are kept")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for data and results")
     parser.add_argument("--only", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), help="environments")
-    parser.add_argument("--preset", default="auto", help="auto chooses the one that suits the machine")
-    parser.add_argument("--rows", type=int, default=20_000, help="rows to collect and fit")
-    parser.add_argument("--samples", type=int, default=20_000, help="rows to draw")
-    parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
+    parser.add_argument("--preset", default="auto", help="auto chooses a preset for this machine")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows to collect and to fit on")
+    parser.add_argument("--samples", type=int, default=20_000, help="rows to sample")
+    parser.add_argument("--fit-steps", type=int, help="fit steps instead of the preset's, for example for a short test")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     head = origin()
@@ -109,7 +114,7 @@ def _measure(name: str, chosen: argparse.Namespace, head: list[str]) -> None:
 
 
 def rows_of(name: str, folder: Path, rows: int, seed: int) -> Transitions:
-    """The environment's rows, collected unless `folder` has them."""
+    """Return rows of an environment from the file in `folder`. If there is no file, collect the rows first."""
     place = folder / f"{name}-{rows}-{seed}.npz"
     if not place.exists():
         write(ENVIRONMENTS[name].collect(rows, seed), place)
@@ -161,6 +166,7 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
 
 
 def _steps(env: Any, policy: Policy, count: int, seed: int) -> Iterator[tuple[Array, Any, float, Array, bool, bool]]:
+    """Yield (observation, action, reward, next observation, terminal, timeout) of `count` steps."""
     draw = np.random.default_rng(seed)
     observation, _ = env.reset(seed=seed)
     for step in range(count):
@@ -171,7 +177,7 @@ def _steps(env: Any, policy: Policy, count: int, seed: int) -> Iterator[tuple[Ar
 
 
 def roll_out(env: Any, policy: Policy, rows: int, seed: int, **known: Any) -> Transitions:
-    """Rows of consecutive episodes."""
+    """Return rows of consecutive episodes. `known` are further fields of the rows."""
     names = ("observation", "action", "reward", "next_observation", "terminal", "timeout")
     columns = zip(*_steps(env, policy, rows, seed), strict=True)
     fields: dict[str, Any] = {name: np.asarray(column) for name, column in zip(names, columns, strict=True)}
@@ -208,7 +214,7 @@ def _collect_minigrid(rows: int, seed: int) -> Transitions:
 
 
 def minigrid_truth() -> tuple[set[bytes], set[tuple[bytes, int, bytes]]]:
-    """All observations and all transitions (o, a, o'): every action from every cell in every direction."""
+    """Return all possible observations and all transitions (o, a, o'): every action in every cell and direction."""
     env = _minigrid_image()
     env.reset(seed=0)
     inner = env.unwrapped
@@ -240,14 +246,14 @@ def _collect_obstacles(rows: int, seed: int) -> Transitions:
 
 
 def _judge_obstacles(real: Transitions, synthetic: Transitions) -> dict[str, float]:
-    """Obstacles move at random, so only what was seen counts as an observation that exists."""
+    """Return the share of observations that occur in the real rows. Not all can be listed: obstacles move at random."""
     known = {row.tobytes() for side in (real.observation, real.next_observation) for row in side}
     seen = [row.tobytes() in known for side in (synthetic.observation, synthetic.next_observation) for row in side]
     return {"observations": float(np.mean(seen))}
 
 
 def _land(env: Any, observation: Array, draw: np.random.Generator) -> Any:
-    """Gymnasium's heuristic, with random actions in between."""
+    """Return the action of Gymnasium's heuristic for LunarLander, or sometimes a random action."""
     from gymnasium.envs.box2d.lunar_lander import heuristic
 
     if draw.random() < RANDOM:
@@ -257,7 +263,7 @@ def _land(env: Any, observation: Array, draw: np.random.Generator) -> Any:
 
 
 def _lander_disagreement(rows: Transitions) -> Array:
-    """Root mean square, for x and y, of the change in position that the next velocity does not explain."""
+    """Return for x and y the part of the change that the next velocity does not explain, as root mean square, (2,)."""
     off = [
         rows.next_observation[:, column]
         - rows.observation[:, column].astype(np.float64)
@@ -276,7 +282,7 @@ def _judge_table(name: str, real: Transitions, synthetic: Transitions) -> dict[s
 
 
 def blackjack_possible(rows: Transitions) -> Array:
-    """(N,) whether the rules allow (s, a, s') with its end and reward."""
+    """Mark the rows that the rules of blackjack allow: (s, a, s') with reward and terminal, (N,)."""
     total, dealer, ace = rows.observation.T
     after, shown, usable = rows.next_observation.T
     state = (total >= np.where(ace == 1, 12, 4)) & (total <= 21) & (dealer >= 1) & (dealer <= 10) & (shown == dealer)
@@ -296,26 +302,28 @@ def _judge_blackjack(real: Transitions, synthetic: Transitions) -> dict[str, flo
 
 
 def _balance(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    """Push the cart of CartPole to the side to which the pole falls."""
     return draw.integers(2) if draw.random() < RANDOM else int(observation[2] + 0.5 * observation[3] > 0)
 
 
 def _swing(env: Any, observation: Array, draw: np.random.Generator) -> Any:
-    """Pushes the way the car moves, which adds energy."""
+    """Push the car of MountainCar in the direction in which it moves, which adds energy."""
     return draw.integers(3) if draw.random() < RANDOM else 2 * int(observation[1] >= 0)
 
 
 def _swing_up(env: Any, observation: Array, draw: np.random.Generator) -> Any:
-    """Pulls against the way the second link turns, which lifts the arm."""
+    """Apply a torque to Acrobot that depends on the direction in which the second link turns. This lifts the arm."""
     return draw.integers(3) if draw.random() < RANDOM else 2 * int(observation[5] > 0)
 
 
 def _push(env: Any, observation: Array, draw: np.random.Generator) -> Any:
-    """Pushes the way the car moves, more or less."""
+    """Push the car of continuous MountainCar in the direction in which it moves, with random force."""
     way = 1 if observation[1] >= 0 else -1
     return np.array([draw.uniform(-1, 1) if draw.random() < RANDOM else way * draw.uniform(0.5, 1)], np.float32)
 
 
 def _judge_simulated(env_id: str, real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    """Compare synthetic outcomes with the simulator's outcomes of the same observations and actions."""
     following, reward, ended = simulate(env_id, synthetic.observation, synthetic.action, processes=1)
     std = real.next_observation.std(0, dtype=np.float64)
     varies = std > 0

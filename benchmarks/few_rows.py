@@ -1,10 +1,11 @@
-"""When a fit on few rows should end: held-out losses, and what agents make of the rows. One command, one table.
+"""Measure when a fit on few rows should end: held-out losses, and scores of agents. Prints one table.
 
     python benchmarks/few_rows.py walker2d-mixed.npz --shares 0.03 0.07 0.15
-    python benchmarks/few_rows.py --device cpu --shares 0.1 --preset laptop --updates 0         # the losses alone
+    python benchmarks/few_rows.py --device cpu --shares 0.1 --preset laptop --updates 0         # only the losses
 
-A preset fits for so many steps, whatever the rows. Ways to end before: with patience, as `fit.overfit` has it, or by
-fewer steps, over which the learning rate falls to 0. Of these the agents are given the one with the least loss.
+A preset has a fixed number of fit steps, for any number of rows. A fit can end earlier: with patience, with
+`fit.overfit`, or with fewer steps, over which the learning rate decreases to 0. Agents are trained on the rows of the
+fit with all steps, of both ways of early stopping, and of the shorter fit with the lowest loss.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--preset", default="best")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--samples", type=int, default=5_000_000)
-    parser.add_argument("--updates", type=int, default=500_000, help="of TD3+BC, eight seeds; 0 trains none")
+    parser.add_argument("--updates", type=int, default=500_000, help="updates of TD3+BC with eight seeds; 0: no agents")
     chosen = parser.parse_args()
     head, rows = origin(pick_device(chosen.device)), read(chosen.data)
     table = []
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def _endings(rows: Transitions, name: str) -> dict[str, Mapping[str, Any]]:
-    """For each way to end the options of the fit."""
+    """Return the options of the fit for each way to end it."""
     whole, never = preset(name).fit, {"overfit": None}
     endings: dict[str, Mapping[str, Any]] = {
         UNTIL_THE_END: never,
@@ -83,7 +84,7 @@ def _loss(model: Synthesizer) -> float:
 def _scores(
     real: Transitions, models: Mapping[str, Synthesizer], samples: int, updates: int, device: str
 ) -> dict[str, str]:
-    """Final scores (or returns, where the task has no score) of agents that saw a model's rows alone."""
+    """Return the final scores of agents that learned only from a model's rows, or returns if the task has no score."""
     others = {name: Given(model.sample(samples, seed=0)) for name, model in models.items()}
     material = TrainingData(real, dict(others), {name: {name: 1.0} for name in others})
     plan = OfflineRun(updates=updates, evaluate_every=min(updates, 100_000), tensorboard="off", device=device)

@@ -1,12 +1,13 @@
-"""How close synthetic rows come to real ones, with the simulator as judge: one command, one table.
+"""Measure how close synthetic rows are to real rows, with the simulator as the reference. Prints one table.
 
     python benchmarks/fidelity.py walker2d-mixed.npz --out results/fidelity.md
 
-Fits the paper's network once on DATA, samples it in several ways, and prints for each: marginal and worst column
-(1 - KS), correlation, dynamics (median z-scored squared error of the next observation against MuJoCo), novelty (median
-z-scored distance to the nearest real row), terminals and the share of flags that MuJoCo agrees with, actions outside.
-With `--out` the figures are also written as JSON beside the table. Needs the extra `gym` and a task that can be put
-into a recorded state. On a GPU it takes minutes; on a CPU choose `--preset laptop`.
+Fits the paper's network once on DATA and samples it with several samplers. The columns of the table: marginal and worst
+column (1 - KS), correlation, dynamics (median z-scored squared error of the next observation against MuJoCo), novelty
+(median z-scored distance to the nearest real row), share of terminals, share of rows with the same terminal as in
+MuJoCo, and share of actions outside the real range. With `--out` the figures are also written as JSON beside the table.
+Needs the extra `gym` and a task that can be set to a recorded state. Takes minutes on a GPU. On a CPU choose
+`--preset laptop`.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("data")
     parser.add_argument("--preset", default="paper")
-    parser.add_argument("--steps", type=int, help="fit steps, where not the preset's")
+    parser.add_argument("--steps", type=int, help="fit steps instead of the preset's")
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto")
     parser.add_argument(
         "--only", nargs="*", default=list(SAMPLERS), help="samplers to try, by the beginning of their names"
     )
-    parser.add_argument("--model", type=Path, help="load the model from here, or save it here once fitted")
+    parser.add_argument("--model", type=Path, help="file to load the model from, or to save it to after the fit")
     chosen = parser.parse_args()
     head = origin()
 

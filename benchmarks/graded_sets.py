@@ -1,4 +1,4 @@
-"""Synthetic data sets of graded quality, made from real rows: from as good as real to useless."""
+"""Make synthetic data sets of graded quality from real rows: some are as good as real rows, some are useless."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from synther.compute import pick_device
 Array = NDArray[Any]
 
 FITS: dict[str, dict[str, dict[str, int]]] = {
-    # name of a set: what its fit changes of the preset
+    # name of a set: the preset's options that its fit changes
     "best-100k": {"fit": {"steps": 100_000}},
     "best-width-64": {"fit": {"steps": 20_000}, "network": {"width": 64}},
     "best-20k": {"fit": {"steps": 20_000}},
@@ -34,26 +34,26 @@ TVAE = "tvae"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much work goes into the sets."""
+    """Sizes of the sets, and of the fits that make them."""
 
     rows: int = 200_000
-    """Of each set."""
+    """Number of rows of each set."""
     preset: str = "best"
-    """Of the diffusion fits."""
+    """Preset of the diffusion fits."""
     most_steps: int = 100_000
-    """Of a diffusion fit."""
+    """Largest number of steps of a diffusion fit."""
     mean_steps: int = 5_000
-    """Of the network that predicts mean outcomes."""
+    """Training steps of the network that predicts mean outcomes."""
     tvae_epochs: int = 60
     tvae_rows: int = 20_000
-    """That TVAE is fitted on."""
+    """Number of rows that TVAE is fitted on."""
     jobs: int = 4
-    """Processes that prepare TVAE's columns."""
+    """Number of processes that prepare TVAE's columns."""
     device: str = "auto"
 
 
 def makers(real: Transitions, sizes: Sizes) -> dict[str, Callable[[], Transitions]]:
-    """A function for each set, by the set's name: the fits first, which take longest."""
+    """Return a function for each set, by the set's name. The fits come first, because they take longest."""
     found: dict[str, Callable[[], Transitions]] = {name: partial(_fitted, real, name, sizes) for name in FITS}
     if find_spec("ctgan") is not None:
         found[TVAE] = partial(_tvae, real, sizes)
@@ -80,24 +80,24 @@ def _tvae(real: Transitions, sizes: Sizes) -> Transitions:
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies of real rows, and changes to them."""
+    """Sets that are copies of real rows with changes."""
 
     real: Transitions
     sizes: Sizes
 
     @property
     def draw(self) -> np.random.Generator:
-        """The same for every set."""
+        """A random generator with the same seed for every set."""
         return np.random.default_rng(0)
 
     def plain(self, share: float = 1.0) -> Transitions:
-        """Rows drawn with replacement from a share of the real ones. They form no episodes."""
+        """Draw rows with replacement from a share of the real rows. They do not form episodes."""
         seen = self.real.subsample(share)
         rows = seen[self.draw.integers(len(seen), size=self.sizes.rows)]
         return replace(rows, timeout=None, observation_space=None)
 
     def disturbed(self, deviation: float) -> Transitions:
-        """Noise added to observations and next observations."""
+        """Add noise to observations and next observations."""
         rows, draw = self.plain(), self.draw
         here, there = (
             (part + draw.normal(0, deviation, part.shape)).astype(np.float32)
@@ -106,11 +106,11 @@ class Copies:
         return replace(rows, observation=here, next_observation=there)
 
     def outcomes(self, factor: float) -> Transitions:
-        """Next observations moved towards their predicted mean (a factor below 1) or away from it."""
+        """Move next observations towards their predicted mean (factor below 1) or away from it (factor above 1)."""
         rows = self.plain()
         mean = _mean_outcomes(self.real, rows, self.sizes.mean_steps, pick_device(self.sizes.device))
         there = (mean + factor * (rows.next_observation - mean)).astype(np.float32)
-        for column in range(there.shape[1]):  # a contact stays 0 or 1
+        for column in range(there.shape[1]):  # flags, such as a contact, stay 0 or 1
             if len(np.unique(self.real.observation[:, column])) <= 2:
                 there[:, column] = rows.next_observation[:, column]
         return replace(rows, next_observation=there)
@@ -121,7 +121,7 @@ class Copies:
         return replace(rows, terminal=self.draw.random(len(rows)) < rate)
 
     def shuffled(self) -> Transitions:
-        """Each column keeps its values, but the columns are independent of each other."""
+        """Shuffle each column on its own, so that the columns are independent of each other."""
         rows, draw = self.plain(), self.draw
         fields: dict[str, Any] = {name: draw.permuted(array, axis=0) for name, array in rows.arrays().items()}
         return replace(rows, **fields)
@@ -152,7 +152,7 @@ CHANGED: dict[str, Callable[[Copies], Transitions]] = {
 
 
 def _mean_outcomes(real: Transitions, rows: Transitions, steps: int, device: torch.device) -> Array:
-    """The next observation of each of the `rows` that a network fitted on the `real` ones expects."""
+    """Return the expected next observation of `rows`, as predicted by a network that was trained on the `real` rows."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         given = torch.from_numpy(np.hstack([real.observation, real.action])).float().to(device)
@@ -172,8 +172,8 @@ def _mean_outcomes(real: Transitions, rows: Transitions, steps: int, device: tor
             loss.backward()
             adam.step()
             falling.step()
-        asked = torch.from_numpy(np.hstack([rows.observation, rows.action])).float().to(device)
+        inputs = torch.from_numpy(np.hstack([rows.observation, rows.action])).float().to(device)
         with torch.no_grad():
-            expected = network((asked - center) / scale) * unit
+            expected = network((inputs - center) / scale) * unit
     mean: Array = rows.observation + expected.cpu().numpy()
     return mean

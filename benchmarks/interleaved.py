@@ -1,15 +1,15 @@
-"""How long the same work takes in two checkouts: one command, one table.
+"""Compare how long the same work takes in two checkouts. Prints one table.
 
     git worktree add ../before 4a63305
     python benchmarks/interleaved.py ../before . --out interleaved.md
     python benchmarks/interleaved.py ../before . --device cuda       # the work for a GPU
     python benchmarks/interleaved.py ../before . --only iql online   # some of the work
-    python benchmarks/interleaved.py ../before . --work gpu --scale 0.001   # whether it works
+    python benchmarks/interleaved.py ../before . --work gpu --scale 0.001   # a quick test
 
-Two folders with the sources are enough; git is needed only to make them. Each piece of work is a process of its own
-with one thread, which times the work without its own start. The two checkouts take turns, so that a machine that is
-busy for a while slows both, and medians are compared. The work uses only what both understand: fits and draws of fixed
-length, agents, files.
+Two folders with the sources are enough. Git is only needed to make them. Each piece of work runs in its own process
+with one thread. The start of the process is not timed. The two checkouts take turns, so that other load on the machine
+slows both, and the medians are compared. The work only uses functions that both versions have: fits and samples of
+fixed length, agents, files.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ print(time.perf_counter() - began)
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work. COUNT in its texts is how much of it there is, which `--scale` changes."""
+    """A piece of work as source code. COUNT in the code is `count`, multiplied by `--scale`."""
 
     name: str
     count: int
     timed: str
+    """Code that is timed."""
     before: str = ""
-    """What is done before the clock starts."""
+    """Code that runs before the clock starts."""
 
     def script(self, scale: float, device: str, is_new: bool) -> str:
         count = max(10, int(self.count * scale))
@@ -122,9 +123,9 @@ def main() -> None:
     parser.add_argument("after", type=Path, help="folder with the sources of another version")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--work", choices=_WORK, help="which list of work; by default that for the device")
-    parser.add_argument("--only", nargs="*", default=[""], help="only work with one of these texts in its name")
-    parser.add_argument("--scale", type=float, default=1.0, help="do so many times as much of everything")
+    parser.add_argument("--work", choices=_WORK, help="list of work; default: the list for the device")
+    parser.add_argument("--only", nargs="*", default=[""], help="only do work with one of these texts in its name")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply the amount of all work by this factor")
     chosen = parser.parse_args()
     head = origin(pick_device(chosen.device))
     lines = []
@@ -146,7 +147,7 @@ def _medians(work: Work, before: Path, after: Path, repeats: int, scale: float, 
 
 
 def _seconds(tree: Path, script: str) -> float:
-    """What a script prints last, run in an empty folder with the sources of a tree."""
+    """Run a script in an empty folder with the sources of `tree`, and return the last number that it prints."""
     path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:

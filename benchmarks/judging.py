@@ -1,4 +1,4 @@
-"""The figures that the fidelity tables have in common: rows of a generator against the real ones, MuJoCo as judge."""
+"""Figures that all fidelity tables share: synthetic rows compared with real rows and with MuJoCo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADER = [
 
 
 def judge(real: Transitions, rows: Transitions, *, processes: int | None = None) -> dict[str, Any]:
-    """What `compare` finds, the dynamics error and the correctness of terminals by the simulator, and novelty."""
+    """Return the figures of `compare`, dynamics error and correctness of terminals by the simulator, and novelty."""
     assert real.env_id is not None, "the data must say which environment it is from"
     few = rows[: min(len(rows), 100_000)]
     truth, _, ends = simulate(real.env_id, few.observation, few.action, processes=processes)
@@ -38,7 +38,7 @@ def judge(real: Transitions, rows: Transitions, *, processes: int | None = None)
 
 
 def cells(figures: dict[str, Any]) -> list[str]:
-    """A line of the table under `HEADER`."""
+    """Format the figures as cells of a table with the columns `HEADER`."""
     return [
         f"{figures['marginal']:.4f}",
         f"{figures['worst_value']:.3f} {figures['worst_column']}",

@@ -1,8 +1,8 @@
-"""Replay data of a noisy task: continuous LunarLander with wind, from random actions to safe landings.
+"""Record replay data of a noisy task: continuous LunarLander with wind, from random actions to safe landings.
 
-Gymnasium's own landing controller acts, and gets better as an agent would: at first actions are random, then the
-controller is too weak and misled by errors that change slowly, and errors and exploration noise become smaller until
-the end. A minute on one core. Needs Box2D.
+Gymnasium's own landing controller acts. It improves like an agent that learns: the first actions are random, then the
+controller has a varying gain, slowly varying errors and exploration noise. All three disturbances shrink until the end.
+Recording takes a minute on one core and needs Box2D.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANDOM = 0.05
 
 
 class Learning(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose controller gets better as steps are taken."""
+    """LunarLander with a controller, `act`, that improves with the number of steps."""
 
     def __init__(self, steps: int, seed: int) -> None:
         super().__init__(gymnasium.make(ENV_ID, disable_env_checker=True, **OPTIONS))
@@ -48,6 +48,7 @@ class Learning(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def record(steps: int, seed: int = 0) -> Transitions:
+    """Record `steps` rows."""
     env = Learning(steps, seed)
     rows = rollout(env, steps, policy=env.act, seed=seed)
     env.close()

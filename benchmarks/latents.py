@@ -1,19 +1,20 @@
-"""Which generator suits latents: heads that learn from what it makes, on held-out real episodes. One table.
+"""Find out which generator suits latents: train heads on its rows, and test them on held-out real episodes.
 
     synther pixels encode runs/stage-one cheetah-run-expert.hdf5 --out latents
-    python benchmarks/latents.py latents/seed-0.npz      # on the GPU where there is one
+    python benchmarks/latents.py latents/seed-0.npz      # on the GPU if there is one
     python benchmarks/latents.py latents/seed-0.npz --device cpu --width 256 --depth 4 --steps 3000 --samples 20000
 
 Neither an environment nor a renderer is needed. A fifth of the episodes is held out, with all shifts of their frames.
-Heads of the agent that encoded the frames are trained on the other real rows, on synthetic rows, and on half of each:
+Heads of the agent that encoded the frames are trained on the other real rows, on synthetic rows, and on half of each.
+The columns of the table:
 
-- error of actions: mean squared, over actions in [-1, 1]. At starts: the first decisions of an episode.
-- error of values (DrQ+BC): root mean square difference to the discounted rewards that follow in the episode, over the
-  standard deviation of these. What follows after its end counts as the average reward of the data. Only the first half
-  of each episode is asked about, for which that is little. Their correlation does not depend on scale and offset.
-- spread of outcomes: how far next latents and reward lie from a linear prediction of observation and action, as a
-  multiple of the same on held-out rows. Below 1, outcomes are too certain.
-- starts: the share of rows whose nearest real row is the start of an episode.
+- error of actions: mean squared error, for actions in [-1, 1]. At starts: the same for the first decisions of episodes.
+- error of values (DrQ+BC): root mean square difference to the discounted rewards that follow in the episode, relative
+  to the std of these. Rewards after the end of an episode are assumed to be the mean reward of the data. Only the first
+  half of each episode is used, where this assumption matters little. The correlation ignores scale and offset.
+- spread of outcomes: std of next latents and reward around a linear prediction from observation and action, relative
+  to the same on held-out rows. Below 1, outcomes are too certain.
+- starts: the share of rows for which the nearest real row is at the start of an episode.
 """
 
 from __future__ import annotations
@@ -52,20 +53,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "best, all three": ("best", dict(LATENTS)),
 }
 _MOST = 20_000
-"""Rows that are measured."""
+"""Largest number of rows that are measured."""
 _NOISY = 0.23
-"""Share of the updates in which the noise of actions falls, as in V-D4RL."""
+"""Share of the updates in which the exploration noise of the heads decreases, as in V-D4RL."""
 
 
 class Split(NamedTuple):
-    """Real rows by episode, and the place of each row in its episode."""
+    """Real rows, split by episode."""
 
     fitted: Transitions
     fitted_place: Array
+    """Index of each of these rows within its episode."""
     held_out: Transitions
     held_out_place: Array
     returns: Array
-    """Of the held-out rows: discounted rewards from each row on. NaN where too little of the episode is left."""
+    """Sum of discounted rewards from each held-out row on. NaN in the second half of an episode."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,11 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=50_000, help="of a fit")
+    parser.add_argument("--steps", type=int, default=50_000, help="steps of a fit")
     parser.add_argument("--samples", type=int, default=1_000_000)
-    parser.add_argument("--updates", type=int, default=20_000, help="of the heads")
-    parser.add_argument("--seeds", type=int, default=6, help="heads that are averaged")
-    parser.add_argument("--starts", type=int, default=5, help="decisions at the start of an episode")
+    parser.add_argument("--updates", type=int, default=20_000, help="updates of the heads")
+    parser.add_argument("--seeds", type=int, default=6, help="number of heads that are averaged")
+    parser.add_argument("--starts", type=int, default=5, help="number of decisions that are the start of an episode")
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS))
     chosen = parser.parse_args(arguments)
     device = pick_device(chosen.device)
@@ -111,7 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def split_by_episode(rows: Transitions, heads: HeadsConfig, *, seed: int) -> Split:
-    """Hold out a fifth of the episodes, at least one. Rows of the same actions are shifts of the same episode."""
+    """Hold out a fifth of the episodes, at least one.
+
+    Episodes with the same actions are random shifts of the same episode. They stay together.
+    """
     spans = [slice(*span) for span in pairwise([0, *(np.flatnonzero(episode_ends(rows)) + 1).tolist()])]
     names = [rows.action[span].tobytes() for span in spans]
     episodes = sorted(set(names))
@@ -129,7 +134,10 @@ def split_by_episode(rows: Transitions, heads: HeadsConfig, *, seed: int) -> Spl
 
 
 def _returns(episode: Transitions, heads: HeadsConfig, tail: float) -> Array:
-    """A row spans `nstep` decisions, and the next row begins one decision later."""
+    """Return the sum of discounted rewards from each row on, with NaN in the second half of the episode.
+
+    A row covers `nstep` decisions, and the next row begins one decision later. `tail` is the value after the end.
+    """
     found = np.empty(len(episode))
     for at in reversed(range(len(episode))):
         later = at + heads.nstep
@@ -149,7 +157,8 @@ def errors_of_heads(
     seeds: Sequence[int],
     starts: int,
 ) -> list[list[str]]:
-    """Of heads on the first table, and of heads on half of the first and half of the second, where there is one."""
+    """Train heads and return their errors as text: heads on the first table and, if there is a second table, heads on
+    half of each."""
     arms = [Arm(), *([Arm((0, 1), (0.5, 0.5))] if len(tables) > 1 else [])]
     (space,) = split.fitted.action_space or ()
     assert isinstance(space, Box)
@@ -171,14 +180,14 @@ def errors_of_heads(
             wanted, got = returns[known], valued[own][:, known]
             errors.append(np.sqrt(np.square(got - wanted).mean(1)) / wanted.std())
             errors.append(np.array([np.corrcoef(one, wanted)[0, 1] for one in got]))
-        told = [f"{error.mean():.3f} ± {error.std():.3f}" for error in errors]
-        found.append([*told, *["-"] * (4 - len(told))])
+        texts = [f"{error.mean():.3f} ± {error.std():.3f}" for error in errors]
+        found.append([*texts, *["-"] * (4 - len(texts))])
     return found
 
 
 @torch.no_grad()
 def _values(agent: Agent, rows: Transitions, low: Array, high: Array) -> Array | None:
-    """What the critics of each member give for the rows; None for heads without critics."""
+    """Return the critics' values of the rows, (members, rows), or None for heads without critics."""
     own = agent.algorithm
     if not isinstance(own, DrQBC):
         return None
@@ -193,7 +202,7 @@ def _values(agent: Agent, rows: Transitions, low: Array, high: Array) -> Array |
 
 
 def figures(rows: Transitions, split: Split, starts: int, device: torch.device) -> Iterator[str]:
-    """Spread of outcomes, and the share of starts."""
+    """Yield the spread of outcomes and the share of starts, as text."""
     some = rows[np.linspace(0, len(rows) - 1, min(_MOST, len(rows))).astype(int)]
     given, outcome = (_matrix(split.fitted, kind, device) for kind in ("given", "outcome"))
     weights = torch.linalg.lstsq(given, outcome, driver="gels").solution

@@ -1,4 +1,4 @@
-"""The toy-text environments of Gymnasium as worlds whose transition table is known: FrozenLake and Taxi."""
+"""Worlds with a known transition table: the toy-text environments FrozenLake and Taxi of Gymnasium."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ NAMES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "frozenlake": (("FrozenLake-v1",), {"map_name": "8x8"}),
     "taxi": (("Taxi-v4", "Taxi-v3"), {}),
 }
-"""Environments, by the newest version first, and what `gymnasium.make` is given."""
+"""For each environment its ids, the newest version first, and the arguments of `gymnasium.make`."""
 TIME_LIMIT = 200
+"""Largest number of steps of an episode."""
 
 
 def registered(name: str) -> tuple[str, dict[str, Any]]:
-    """The id of an environment in the installed version of Gymnasium, and its options."""
+    """Return the id of an environment in the installed version of Gymnasium, and its options."""
     import gymnasium
 
     ids, options = NAMES[name]
@@ -29,18 +30,20 @@ def registered(name: str) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Table:
-    """The true probabilities (S, A, S) of a toy-text environment, and reward and end of every transition.
-
-    States in which no episode goes on have probabilities of 0.
-    """
+    """The true transition table of a toy-text environment with S states and A actions."""
 
     probability: Array
+    """Probability of each next state, (S, A, S). It is 0 for states in which no episode continues."""
     cumulative: Array
+    """Cumulative probability over the next states, (S, A, S)."""
     reward: Array
+    """Reward of each transition, (S, A, S)."""
     ended: Array
+    """Whether a transition ends the episode, (S, A, S)."""
     start: Array
+    """Probability that an episode starts in a state, (S,)."""
     intended: Array
-    """(S, A): where an action leads without slipping."""
+    """Next state of each action if it does not slip, (S, A)."""
 
 
 @cache
@@ -61,14 +64,14 @@ def table(name: str) -> Table:
         sure: Any = gymnasium.make(env_id, **options, is_slippery=False).unwrapped
         intended = np.array([[sure.P[s][a][0][1] for a in range(shape[1])] for s in range(shape[0])])
     cumulative = probability.cumsum(2)
-    cumulative /= cumulative[..., -1:]  # no draw below 1 is then beyond the last outcome
+    cumulative /= cumulative[..., -1:]  # the last value is then exactly 1, above every random number
     start = np.asarray(env.initial_state_distrib)
     probability[~_acted_in(start, probability, ended)] = 0
     return Table(probability, cumulative, reward, ended, start, intended)
 
 
 def _acted_in(start: Array, probability: Array, ended: Array) -> Array:
-    """(S,) the states in which an episode can go on. No row begins in a hole or at the goal."""
+    """Mark the states in which an agent can act, (S,). A hole and the goal are not marked: the episode ended there."""
     ahead: Array = np.any((probability > 0) & ~ended, axis=1)
     reached: Array = np.asarray(start > 0)
     while (further := reached | ahead[reached].any(0)).sum() > reached.sum():
@@ -77,7 +80,7 @@ def _acted_in(start: Array, probability: Array, ended: Array) -> Array:
 
 
 def tabular(name: str, rows: int, seed: int) -> Transitions:
-    """Episodes of a random policy in a toy-text environment, cut after 200 steps."""
+    """Generate episodes of a random policy in a toy-text environment. They are cut after 200 steps."""
     draw, truth = np.random.default_rng(seed), table(name)
     walkers = max(1, rows // 2_000)
     length = -(-rows // walkers)
@@ -107,7 +110,7 @@ def tabular(name: str, rows: int, seed: int) -> Transitions:
 
 
 def _places(name: str, rows: Transitions) -> tuple[tuple[Array, Array, Array], Array]:
-    """States, actions and next states as indices of the table, and which rows have all three inside it."""
+    """Return states, actions and next states as indices of the table, and mark the rows with three valid indices."""
     states, actions = table(name).probability.shape[:2]
     parts = rows.observation[:, 0], rows.action.reshape(-1), rows.next_observation[:, 0]
     inside = np.ones(len(rows), bool)
@@ -118,7 +121,7 @@ def _places(name: str, rows: Transitions) -> tuple[tuple[Array, Array, Array], A
 
 
 def possible(name: str, rows: Transitions) -> Array:
-    """(N,) whether the environment's table has each transition (s, a, s')."""
+    """Mark the transitions (s, a, s') that have a positive probability in the environment's table, (N,)."""
     index, inside = _places(name, rows)
     return np.asarray(inside & (table(name).probability[index] > 0))
 
@@ -131,7 +134,7 @@ def _wrong_outcome(name: str, rows: Transitions) -> float:
 
 
 def _as_intended(rows: Transitions) -> float:
-    """Among actions with three different outcomes."""
+    """Return the share of steps without a slip, among state-action pairs with three different outcomes."""
     (s, a, following), _ = _places("frozenlake", rows)
     truth = table("frozenlake")
     open_ground = (truth.probability > 0).sum(2)[s, a] == 3

@@ -1,8 +1,9 @@
-"""Worlds whose distribution is known in closed form, and the laws that rows of each world obey.
+"""Worlds with a distribution that is known in closed form, and the laws that rows of each world obey.
 
-A world is a function of (rows, seed) that returns `Transitions`. A law measures one number on such rows, real or
-generated. The number is close to the one of the training rows (`limits` is None), or below a limit. Several laws share
-a world, in columns of their own, because a fit costs more than a measurement.
+A world is a function of (rows, seed) that returns `Transitions`. A law measures one number on rows of that world, real
+or generated. If the law has no limits, the number must be close to the number of the training rows. If it has limits,
+the number must not exceed them. Several laws share a world, each with its own columns, because a fit costs more time
+than a measurement.
 """
 
 from __future__ import annotations
@@ -21,47 +22,61 @@ Array = NDArray[Any]
 Measure = Callable[[Transitions], float]
 
 IMPOSSIBLE = (0.005, 0.03)
-"""Largest share of rows that the world cannot produce: for most presets, and for `laptop`."""
+"""Largest allowed share of rows that the world cannot produce: (most presets, preset `laptop`)."""
 DETERMINISTIC = (0.05, 0.10)
-"""Largest error of a column without noise, in standard deviations of the column: for most presets, and for `laptop`."""
+"""Largest allowed error of a column without noise, in stds of the column: (most presets, preset `laptop`)."""
 
 SMALL, LARGE, TAILS, FORK, REWARD = 0.05, 0.5, 0.1, 0.1, 0.2
-"""Standard deviations of the noise in the columns of `noise`, whose own deviation is about 1."""
+"""Scales of the noise that `noise` adds to its columns. The columns themselves have a std of about 1."""
 UP, RANDOM_END = 0.3, 0.005
+"""In `noise`: probability of the upper branch of the fork, and probability that a row is terminal."""
 LIMIT = float(np.float32(1.645))
-"""Where the clipped columns of `special` are clipped: 5 % of a normal distribution is beyond it."""
+"""Value at which the clipped columns of `special` are clipped. 5 % of a normal distribution is above it."""
 PAID, ENDED = 1.814, -2.776
-"""Next positions of `special` above which a reward is paid (3 %) and below which the episode ends (0.2 %)."""
+"""In `special`: a reward is paid if the next position is above PAID (3 % of the rows), and the episode ends if it is
+below ENDED (0.2 % of the rows)."""
 SLIP = 0.2
+"""Probability that an action moves in the opposite direction."""
 TENTH, FINE = 0.1, 0.008
+"""Distances between neighbouring lattice values in two columns of `lattice`."""
 STEPS, CHAIN, SIDE = 20, 20, 5
-"""Steps of the walker's lattice, states of the chain, cells on each side of the grid."""
+"""Highest position of the walker of `lattice`, number of states of the chain, and cells per side of the grid."""
 FIVE = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
+"""Probabilities of the five categories of `lattice`."""
 TWELVE = np.arange(1, 13) / 78
+"""Probabilities of the twelve categories of `lattice`."""
 EPISODE, REST, LANDED, LANDING = 1250, 0.05, 0.0015, 100.0
-"""Share of rows at rest, how far these are apart, share of landings and what is paid for one."""
+"""In `rare`: largest number of steps of an episode, std of the columns of a body at rest, share of rows that land, and
+reward for a landing."""
 LOW, FAST, FALL, PAY, TURN = -2.0, 2.5, 2.0, 0.1, 0.1
-"""The height below which, and the speed above which, a body falls; what it loses, the noise of what it is paid and of
-where it looks."""
+"""In `falls`: a body falls below the height LOW or above the speed FAST. A fall costs FALL. PAY is the std of the noise
+of the reward, and TURN the std of the noise of the angle."""
 MIXED = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
+"""Orthogonal matrix that mixes the columns of `rare`."""
 CELLS = np.random.default_rng(7).permutation(SIDE * SIDE)
-"""The number that each cell of the grid goes by: neighbours have unrelated numbers."""
+"""Number of each cell of the grid in the observations. The numbers of neighbouring cells are unrelated."""
 GOAL = SIDE * SIDE - 1
 MOVES = np.array([(0, -1), (0, 1), (-1, 0), (1, 0)])
+"""Change of (row, column) in the grid, for each of the four actions."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """One number that rows of a world must reproduce."""
+    """One number that generated rows of a world must reproduce."""
 
     name: str
     figure: str
     measure: Measure
     limits: tuple[float, float] | None = None
+    """Largest allowed figure: (most presets, preset `laptop`). None compares the figure with the training rows'."""
 
 
 def noise(rows: int, seed: int) -> Transitions:
-    """Columns small, large, hetero, tails (0.9 s + 0.3 a + noise), fork, mixture, sine; terminals at random."""
+    """Generate rows with seven observation columns with different kinds of noise, and with random terminals.
+
+    Columns 0 to 3 (small, large, hetero, tails): s' = 0.9 s + 0.3 a + noise. Column 4 (fork): s' = 0.5 s + 1 or
+    0.5 s - 1, plus noise. Column 5 (mixture): s has three modes. Column 6 (sine): s' = sin(3 s) + a / 2, without noise.
+    """
     draw = np.random.default_rng(seed)
     s = draw.normal(size=(rows, 7))
     mode = draw.choice(3, rows, p=(0.1, 0.6, 0.3))
@@ -83,7 +98,11 @@ def noise(rows: int, seed: int) -> Transitions:
 
 
 def special(rows: int, seed: int) -> Transitions:
-    """Columns with 0.3 %, 1 % and 5 % zeros, clipped, clipped below, position; reward and end by the next position."""
+    """Generate rows with special values.
+
+    Columns: three with 0.3 %, 1 % and 5 % exact zeros, one that is clipped on both sides, one that is clipped below,
+    and a position. The next position determines reward and terminal.
+    """
     draw = np.random.default_rng(seed)
     s, a = draw.normal(size=(rows, 6)), draw.uniform(-1, 1, (rows, 1)).astype(np.float32)
     following = 0.9 * s + 0.3 * a + 0.3 * draw.normal(size=(rows, 6))
@@ -99,7 +118,11 @@ def special(rows: int, seed: int) -> Transitions:
 
 
 def lattice(rows: int, seed: int) -> Transitions:
-    """Columns tenth, fine, count, walker, five (one-hot), twelve (one-hot); the reward is the next walker."""
+    """Generate rows of lattice values and categories.
+
+    Columns: multiples of 0.1 (tenth), multiples of 0.008 (fine), whole numbers (count), a walker on multiples of 0.1,
+    and one-hot columns of 5 and 12 categories. The reward is the walker's next position.
+    """
     draw = np.random.default_rng(seed)
     a = draw.integers(0, 2, rows)
     tenth = draw.binomial(10, 0.4, (2, rows))
@@ -125,7 +148,10 @@ def lattice(rows: int, seed: int) -> Transitions:
 
 
 def slippery(rows: int, seed: int) -> Transitions:
-    """Integer columns cell (numbered in no order) and chain; a step goes the other way with probability 0.2."""
+    """Generate rows with two integer columns: the cell of a grid (see `CELLS`) and the state of a chain.
+
+    An action moves in the opposite direction with probability 0.2.
+    """
     draw = np.random.default_rng(seed)
     a, cell = draw.integers(0, 4, rows), draw.integers(0, GOAL, rows)
     reached = _step(cell, np.where(draw.random(rows) < SLIP, a ^ 1, a))
@@ -136,10 +162,10 @@ def slippery(rows: int, seed: int) -> Transitions:
 
 
 def rare(rows: int, seed: int) -> Transitions:
-    """Episodes of a body of 8 columns that starts at rest, in 0.2 % of the rows, and lands (+100, terminal) in 0.15 %.
+    """Generate episodes of a body with 8 columns that starts at rest (0.2 % of the rows) and can land (0.15 %).
 
-    Its columns are mixtures of four waves whose phases move on, so that rows fill a curved surface, as those of a
-    walking body do. An episode ends with a landing, or after 1,250 steps.
+    A landing pays 100 and is terminal. The columns are mixtures of four waves with advancing phases. So the rows fill a
+    curved surface, like the rows of a walking body. An episode ends with a landing, or after 1,250 steps.
     """
     draw = np.random.default_rng(seed)
     bodies = max(rows // EPISODE, 1)
@@ -159,16 +185,17 @@ def rare(rows: int, seed: int) -> Transitions:
         over = landed | late
         s = np.where(over[:, None], REST * draw.normal(size=(bodies, 8)), following)
         age[over] = 0
-    # One body after the other.
+    # Arrange the rows by body, so that the rows of an episode are consecutive.
     columns = [np.stack(each, axis=1).reshape(-1, *each[0].shape[1:])[:rows] for each in zip(*steps, strict=True)]
     observation, action, reward, then = (column.astype(np.float32) for column in columns[:4])
     return Transitions(observation, action, reward, then, columns[4], timeout=columns[5])
 
 
 def falls(rows: int, seed: int) -> Transitions:
-    """A body of 6 columns that is paid its next speed, less what the action costs. The last is where it looks.
+    """Generate rows of a body with 6 columns. Column 0 is its height, column 1 its speed, and column 5 an angle.
 
-    Below a height, or with too much speed, it falls: the episode ends, and 2 is lost.
+    The reward is the next speed minus the cost of the action. If the body is too low or too fast, it falls. A fall ends
+    the episode and costs 2.
     """
     draw = np.random.default_rng(seed)
     s, a = draw.normal(size=(rows, 6)), draw.uniform(-1, 1, (rows, 2))
@@ -182,7 +209,7 @@ def falls(rows: int, seed: int) -> Transitions:
 
 
 def on_circle(values: Array) -> Array:
-    """The same direction between -pi and pi."""
+    """Return the same angles between -pi and pi."""
     return np.asarray((values + np.pi) % (2 * np.pi) - np.pi)
 
 
@@ -191,31 +218,32 @@ def _fallen(following: Array) -> Array:
 
 
 def _earned(rows: Transitions) -> Array:
-    """The expected reward of a step without a fall."""
+    """Return the expected reward of steps without a fall."""
     speed = rows.next_observation[:, 1].astype(np.float64)
     return np.asarray(speed + 0.3 * np.sin(2 * speed) - 0.2 * np.square(rows.action).sum(1))
 
 
 def _mean(s: Array, a: Array) -> Array:
-    """The expected next value of the linear columns."""
+    """Return the expected next value of the linear columns of `noise`."""
     return np.asarray(0.9 * s.astype(np.float64) + 0.3 * a.astype(np.float64))
 
 
 def _hetero(s: Array) -> Array:
-    """The standard deviation of the noise, which grows with the state from 0.1 to 0.5."""
+    """Return the std of the noise of the column `hetero`. It grows with the state from 0.1 to 0.5."""
     return np.asarray(0.1 + 0.4 / (1 + np.exp(-3 * s.astype(np.float64))))
 
 
 def _step(cell: Array, action: Array) -> Array:
+    """Return the cell that an action leads to. A step into a wall does not move."""
     place = (np.stack([cell // SIDE, cell % SIDE], 1) + MOVES[action]).clip(0, SIDE - 1)
     return np.asarray(place[:, 0] * SIDE + place[:, 1])
 
 
-def share(of: Array, among: Array | None = None) -> float:
-    """The share of marked rows (`of`) among all rows, or among the rows marked in `among`. NaN if those are none."""
+def share(marked: Array, among: Array | None = None) -> float:
+    """Return the share of `marked` rows among all rows, or among the rows marked in `among`. NaN if there are none."""
     if among is not None:
-        of = of[among]
-    return float(of.mean()) if len(of) else float("nan")
+        marked = marked[among]
+    return float(marked.mean()) if len(marked) else float("nan")
 
 
 def _spread(values: Array) -> float:
@@ -223,11 +251,12 @@ def _spread(values: Array) -> float:
 
 
 def _both(rows: Transitions, column: int) -> Array:
+    """Return the values of a column in the observations and next observations, (2 N,)."""
     return np.concatenate([rows.observation[:, column], rows.next_observation[:, column]])
 
 
 def _eta(column: int, rows: Transitions) -> Array:
-    """The noise of a linear column of `noise`."""
+    """Return the noise in a linear column of `noise`: the next value minus its expectation."""
     mean = _mean(rows.observation[:, column], rows.action[:, 0])
     return np.asarray(rows.next_observation[:, column] - mean)
 
@@ -239,6 +268,7 @@ def _hetero_spread(low: bool, rows: Transitions) -> float:
 
 
 def _tail(level: float, true: float, rows: Transitions) -> float:
+    """Return a quantile of the heavy-tailed noise, relative to its true value."""
     return float(np.quantile(_eta(3, rows), level) / TAILS / true)
 
 
@@ -252,7 +282,7 @@ def _reward_spread(rows: Transitions) -> float:
 
 
 def _branches(rows: Transitions) -> tuple[Array, Array]:
-    """Distance from the middle between both branches of the fork, and from the nearer branch."""
+    """Return the signed distances from the middle between the branches of the fork, and from the nearer branch."""
     middle = rows.next_observation[:, 4] - 0.5 * rows.observation[:, 4].astype(np.float64)
     return middle, middle - np.where(middle > 0, 1, -1)
 
@@ -317,7 +347,7 @@ def _at(column: int, value: float, rows: Transitions) -> float:
 
 
 def _inside(column: int, rows: Transitions) -> float:
-    """The share just above the lower limit."""
+    """Return the share of values that are less than 0.25 above the lower limit, without the limit itself."""
     values = _both(rows, column)
     return share((values > -LIMIT) & (values < -LIMIT + 0.25))
 
@@ -336,10 +366,12 @@ def _mean_paid(rows: Transitions) -> float:
 
 
 def _past(rows: Transitions) -> Array:
+    """Mark the rows with a next position at which the reward is paid."""
     return np.asarray(rows.next_observation[:, 5] > PAID)
 
 
 def _out(rows: Transitions) -> Array:
+    """Mark the rows with a next position at which the episode ends."""
     return np.asarray(rows.next_observation[:, 5] < ENDED)
 
 
@@ -388,8 +420,8 @@ def _wrong_walk(rows: Transitions) -> float:
 
 def _walk_slip(action: int, rows: Transitions) -> float:
     before, after = _walk(rows)
-    asked = (rows.action == action) & (before > 0) & (before < STEPS) & (np.abs(after - before) == 1)
-    return share(after - before == (-1 if action else 1), asked)
+    moved = (rows.action == action) & (before > 0) & (before < STEPS) & (np.abs(after - before) == 1)
+    return share(after - before == (-1 if action else 1), moved)
 
 
 def _not_one_hot(columns: slice, rows: Transitions) -> float:
@@ -423,6 +455,7 @@ def _changed(rows: Transitions) -> float:
 
 
 def _moved(column: int, rows: Transitions) -> Array:
+    """Return the next value of a column of `lattice` minus the part that the observation determines."""
     kept = 0.9 if column == 1 else 1.0
     return np.asarray(rows.next_observation[:, column] - kept * rows.observation[:, column].astype(np.float64))
 
@@ -460,7 +493,7 @@ LATTICE = (
 
 
 def _cells(rows: Transitions) -> tuple[Array, Array]:
-    """The true places of both cells; -1 for a number that no cell has."""
+    """Return the places in the grid of both cells of each row. The place is -1 for a number that no cell has."""
     place = np.full(SIDE * SIDE + 1, -1)
     place[CELLS] = np.arange(SIDE * SIDE)
     before, after = (
@@ -493,8 +526,8 @@ def _wrong_chain(rows: Transitions) -> float:
 
 def _chain_slip(action: int, rows: Transitions) -> float:
     before, after = rows.observation[:, 1], rows.next_observation[:, 1]
-    asked = (rows.action % 2 == action) & (before > 0) & (before < CHAIN - 1) & (np.abs(after - before) == 1)
-    return share(after - before == (-1 if action else 1), asked)
+    moved = (rows.action % 2 == action) & (before > 0) & (before < CHAIN - 1) & (np.abs(after - before) == 1)
+    return share(after - before == (-1 if action else 1), moved)
 
 
 SLIPPERY = (
@@ -536,17 +569,18 @@ RARE = (
 
 
 def _lost(rows: Transitions) -> Array:
-    """What was paid beyond what the step earns."""
+    """Return the reward minus the expected reward of a step without a fall."""
     return np.asarray(rows.reward - _earned(rows))
 
 
 def _turned(rows: Transitions) -> Array:
-    """By how much the body has turned beyond what the action does."""
+    """Return the change of the angle minus the part that the action causes."""
     before, after = rows.observation[:, 5].astype(np.float64), rows.next_observation[:, 5]
     return on_circle(after - before - 0.3 * rows.action[:, 0])
 
 
 def _round(rows: Transitions) -> Array:
+    """Mark the rows with a step from one end of the angles' range to the other."""
     return np.asarray(np.abs(rows.next_observation[:, 5] - rows.observation[:, 5]) > np.pi)
 
 

@@ -1,14 +1,14 @@
-"""Whether generated rows obey the laws of worlds that are known in closed form: one command, one table.
+"""Measure whether generated rows obey the laws of worlds with a known distribution. Prints one table.
 
     python benchmarks/laws.py --presets best paper fast laptop --folder laws --out results/laws.md
 
-Fits each preset on rows of each world of `law_worlds.py` and `law_tables.py`, draws new rows, and measures what
-matters: the spread of outcomes given (s, a), the share of special values, rows that the world cannot produce, tail
-quantiles. A figure misses (*) if it differs from the training rows' own figure by more than the tolerance, or exceeds a
-fixed limit. A result in FOLDER is not measured again, so the work can be stopped and resumed, and divided:
-`--share 0/3` does every third fit. Presets that differ only in the sampler, or in having a student, share a fit. With
-several `--seeds`, each with rows and a fit of its own, figures are means, with the lowest and highest in brackets. Use
-a new folder after a change of the generator.
+Fits each preset on rows of each world of `law_worlds.py` and `law_tables.py`, samples new rows, and measures for
+example the std of outcomes given (s, a), the share of special values, the share of impossible rows, and tail quantiles.
+A figure is a miss (*) if it differs from the figure of the training rows by more than the tolerance, or if it exceeds a
+fixed limit. Results in FOLDER are not measured again, so you can stop and resume the work. You can also divide it:
+`--share 0/3` does every third fit. Presets that differ only in the sampler or the student share a fit. Each of several
+`--seeds` has its own rows and its own fit. The table then shows means, with the lowest and highest figure in brackets.
+Use a new folder after you change the generator.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from synther.durable import replacing
 from synther.presets import PRESETS, Settings
 
 RELATIVE = (0.05, 0.10)
-"""Tolerance of a figure relative to the training rows' own: for most presets, and for `laptop`."""
+"""Tolerance of a figure, relative to the figure of the training rows: (most presets, preset `laptop`)."""
 STANDARD_ERRORS = 2
-"""A tolerance is never tighter than this many standard errors of the difference."""
+"""A tolerance is never smaller than this many standard errors of the difference."""
 BLOCKS = 50
-"""Parts of the training rows whose figures give the standard error."""
+"""Number of blocks of training rows. The standard error of a figure comes from its spread over the blocks."""
 
 WORLDS: Mapping[str, tuple[Callable[[int, int], Transitions], tuple[Law, ...]]] = {
     "noise": (known.noise, known.NOISE),
@@ -54,19 +54,19 @@ WORLDS: Mapping[str, tuple[Callable[[int, int], Transitions], tuple[Law, ...]]] 
 }
 
 Line = dict[str, Any]
-"""A result: one preset in one world."""
+"""The result of one preset in one world, as plain data."""
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--presets", nargs="+", choices=PRESETS, default=list(PRESETS))
     parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS), help="names of worlds")
-    parser.add_argument("--rows", type=int, default=200_000, help="rows of each world to fit")
-    parser.add_argument("--samples", type=int, default=1_000_000, help="rows to draw from each model")
-    parser.add_argument("--folder", type=Path, required=True, help="where each result is kept")
-    parser.add_argument("--share", default="0/1", help="do every Nth fit, beginning with number I: I/N")
-    parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
-    parser.add_argument("--keep", type=float, default=1.0, help="share of rows that an ensemble's filter keeps")
+    parser.add_argument("--rows", type=int, default=200_000, help="training rows of each world")
+    parser.add_argument("--samples", type=int, default=1_000_000, help="rows to sample from each model")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--share", default="0/1", help="I/N: do every Nth fit, beginning with number I")
+    parser.add_argument("--fit-steps", type=int, help="fit steps instead of the preset's, for example for a short test")
+    parser.add_argument("--keep", type=float, default=1.0, help="share of rows that the ensemble's filter keeps")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     chosen = parser.parse_args()
     head = origin()
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def fits(presets: Sequence[str]) -> list[list[str]]:
-    """The presets in groups that need only one fit, because nothing but their sampler or their student differs."""
+    """Group the presets that differ only in sampler or student: one fit is enough for a group."""
     groups: dict[str, list[str]] = {}
     for name in presets:
         fitted = {part: value for part, value in PRESETS[name].to_json().items() if part not in ("sampler", "distill")}
@@ -126,29 +126,32 @@ def _measure_fit(seed: int, world: str, group: Sequence[str], chosen: argparse.N
 
 
 def _calls(name: str) -> int:
-    """Of the preset's student, 0 if it has none."""
+    """Return the number of network calls of the preset's student, or 0 if it has no student."""
     return PRESETS[name].distill.calls
 
 
 def law_key(law: Law) -> str:
-    """The name of a law's figure in a result."""
+    """Return the key of a law's figure in a result."""
     return f"{law.name}: {law.figure}"
 
 
 def figures(laws: Sequence[Law], rows: Transitions) -> dict[str, float]:
-    """The figure of each law on `rows`; NaN where the rows have nothing to measure it on."""
+    """Return the figure of each law on `rows`. It is NaN if no row can be used to measure it."""
     return {law_key(law): law.measure(rows) for law in laws}
 
 
 def standard_error(measure: Measure, rows: Transitions) -> float:
-    """Of the figure on all `rows`, from its scatter over consecutive blocks (so episodes may be correlated)."""
+    """Return the standard error of a figure on `rows`, estimated from its std over consecutive blocks of rows.
+
+    Rows within a block may be correlated, as rows of an episode are.
+    """
     parts = [measure(part) for part in rows.chunks(max(1, len(rows) // BLOCKS))][:BLOCKS]
     found = np.array([value for value in parts if math.isfinite(value)])
     return float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.inf
 
 
 def tolerance(law: Law, line: Mapping[str, Any]) -> float:
-    """How far the drawn rows' figure may be from the training rows', or how large it may be if the law has limits."""
+    """Return the largest allowed distance to the training rows' figure, or the largest figure if the law has limits."""
     lenient = line["preset"] == "laptop"
     if law.limits is not None:
         return law.limits[lenient]
@@ -158,7 +161,7 @@ def tolerance(law: Law, line: Mapping[str, Any]) -> float:
 
 
 def missed(law: Law, line: Mapping[str, Any]) -> bool:
-    """Whether the drawn rows break the law. A figure that could not be measured counts as a miss."""
+    """Return whether the generated rows break the law. A figure that could not be measured counts as a miss."""
     value, real = line["figures"][law_key(law)], line["real"][law_key(law)]
     distance = value if law.limits is not None else abs(value - real)
     return not distance <= tolerance(law, line)
@@ -171,7 +174,7 @@ def _place(folder: Path, world: str, preset: str, seed: int) -> Path:
 def _results(
     folder: Path, presets: Sequence[str], worlds: Sequence[str], seeds: Sequence[int]
 ) -> dict[tuple[str, str], Line]:
-    """The mean of the seeds that were measured, by world and preset."""
+    """Return the mean over all measured seeds, by world and preset."""
     found: dict[tuple[str, str], Line] = {}
     for world, name in product(worlds, presets):
         places = [_place(folder, world, name, seed) for seed in seeds]
@@ -182,7 +185,7 @@ def _results(
 
 
 def mean(lines: Sequence[Line]) -> Line:
-    """One line for several seeds, with the lowest and highest figure of each law as `ranges`."""
+    """Combine the lines of several seeds. The lowest and highest figure of each law are the new entry `ranges`."""
 
     def over(part: str, reduce: Callable[[list[float]], Any]) -> dict[str, Any]:
         return {key: reduce([line[part][key] for line in lines]) for key in lines[0][part]}
@@ -195,7 +198,7 @@ def mean(lines: Sequence[Line]) -> Line:
 
 
 def table(results: Mapping[tuple[str, str], Line], presets: Sequence[str]) -> str:
-    """One row a law, one column a preset; the last rows count the misses and the seconds."""
+    """Return a table with one row per law and one column per preset. The last rows count misses and seconds."""
     rows: list[list[str]] = []
     misses, measured, seconds = (dict.fromkeys(presets, 0.0) for _ in range(3))
     for world, (_, laws) in WORLDS.items():
@@ -218,8 +221,9 @@ def _row(world: str, law: Law, lines: Mapping[str, Line], presets: Sequence[str]
     sign = "at most " if law.limits is not None else "± "
     allowed = {name: f"{sign}{tolerance(law, line):.2g}" for name, line in lines.items()}
     strict = next((text for name, text in allowed.items() if name != "laptop"), None)
-    told = [text for text in (strict, f"laptop {allowed['laptop']}" if "laptop" in allowed else None) if text]
-    return [world, law.name, law.figure, f"{next(iter(lines.values()))['real'][key]:.4g}", ", ".join(told), *cells]
+    tolerances = [text for text in (strict, f"laptop {allowed['laptop']}" if "laptop" in allowed else None) if text]
+    real = f"{next(iter(lines.values()))['real'][key]:.4g}"
+    return [world, law.name, law.figure, real, ", ".join(tolerances), *cells]
 
 
 def _cell(law: Law, line: Line) -> str:

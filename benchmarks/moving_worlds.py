@@ -1,6 +1,9 @@
-"""Worlds of numbers that move: a goal that stays in place, an angle that goes round, frames that move up in a stack,
-forces that are 0 together, prices that move in proportion, an arm that is up, beams of a sensor that nearly follow from
-each other, sensors that round. What each guarantees is measured on rows of it (structures.py)."""
+"""Worlds with continuous dynamics, for `structures.py`: a goal that does not move, an angle, stacked frames, contact
+forces that are 0 together, prices with relative changes, an arm of two links, beams of a distance sensor that almost
+determine each other, and sensors that round.
+
+For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
+rows what every row of the world guarantees."""
 
 from __future__ import annotations
 
@@ -12,25 +15,26 @@ from law_worlds import Array, on_circle, share
 from synther import Transitions
 
 ROWS = 20_000
+"""Number of rows of a world."""
 Figures = dict[str, float]
 World = tuple[Callable[[int], Transitions], Callable[[Transitions], Figures]]
-"""What makes the rows of a world from a seed, and what is measured on such rows."""
+"""Two functions: one generates rows of a world from a seed, the other measures figures on rows of the world."""
 
-NOISE, REACHED = 0.02, 0.1  # of a position that is pushed, and the distance from the goal at which an episode ends
-STEP, SPEED = 0.05, 8.0  # seconds, and the highest speed of the pendulum
-UP = 1.7  # height of the tip of an arm of two links, each of length 1
+NOISE, REACHED = 0.02, 0.1  # std of the noise of a position, and distance from the goal at which an episode ends
+STEP, SPEED = 0.05, 8.0  # length of a step in seconds, and highest speed of the pendulum
+UP = 1.7  # height of the arm's tip above which an episode ends; both links have length 1
 TOUCH = -0.8  # position below which a body touches the ground
-RAYS = np.linspace(-2, 2, 8)
-BEAMS, BEYOND = np.linspace(0, 0.9, 10), 0.6  # angles of a distance sensor, and the tilt at which a walker falls
-HALF, LEVEL, NOTCH = 0.5, 1 / 256, 1.0  # steps of a thermometer, a converter and a speedometer,
-SHOWN = np.array([20, 0.5, 12])  # and what they usually show
-SHAKES = np.array([0.3, 1 / 256, 0.7])  # noise of what they show
-PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # how far two actions move it
-RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
+RAYS = np.linspace(-2, 2, 8)  # places from which a ray measures the distance to the body
+BEAMS, BEYOND = np.linspace(0, 0.9, 10), 0.6  # angles of the beams of a sensor, and tilt above which a walker falls
+HALF, LEVEL, NOTCH = 0.5, 1 / 256, 1.0  # rounding steps of the sensors: thermometer, converter, speedometer
+SHOWN = np.array([20, 0.5, 12])  # mean value of each sensor
+SHAKES = np.array([0.3, 1 / 256, 0.7])  # std of the noise of each sensor
+PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # effect of the two actions on each sensor
+RETURN, DRIFT = 0.05, 0.02  # std of the log growth of a price, and effect of the action on it
 
 
 def goal(seed: int) -> Transitions:
-    """A point between four walls that is pushed towards a goal, and a clock. Episodes of 50 steps."""
+    """Generate rows of a point between four walls, with the position of a goal and a clock. Episodes have 50 steps."""
     draw, steps = np.random.default_rng(seed), 50
     many = ROWS // steps
     here, there = draw.uniform(-1, 1, (2, many, 2))
@@ -49,7 +53,7 @@ def goal(seed: int) -> Transitions:
     return rows_of(parts)
 
 
-def of_goal(rows: Transitions) -> Figures:
+def measure_goal(rows: Transitions) -> Figures:
     before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
     distance = np.linalg.norm(after[:, :2] - after[:, 2:4], axis=1)
     free = np.abs(after[:, :2]) < 0.95
@@ -65,7 +69,7 @@ def of_goal(rows: Transitions) -> Figures:
 
 
 def pendulum(seed: int) -> Transitions:
-    """An angle between -pi and pi and a speed with a limit. Nothing is random."""
+    """Generate rows of a pendulum: an angle between -pi and pi, and a limited speed. The dynamics are deterministic."""
     draw = np.random.default_rng(seed)
     angle, speed = draw.uniform(-np.pi, np.pi, ROWS), draw.uniform(-SPEED, SPEED, ROWS)
     action = draw.uniform(-2, 2, (ROWS, 1))
@@ -73,7 +77,7 @@ def pendulum(seed: int) -> Transitions:
     return rows_of([(np.stack([angle, speed], 1), action, -(angle**2), np.stack(after, 1), np.zeros(ROWS, bool))])
 
 
-def of_pendulum(rows: Transitions) -> Figures:
+def measure_pendulum(rows: Transitions) -> Figures:
     angle, speed = rows.observation.T.astype(np.float64)
     expected = _swung(angle, speed, rows.action[:, 0])
     off = np.abs(on_circle(rows.next_observation[:, 0] - expected[0]))
@@ -87,12 +91,16 @@ def of_pendulum(rows: Transitions) -> Figures:
 
 
 def _swung(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
+    """Return the next angle and the next speed of the pendulum."""
     faster = np.clip(speed + (15 * np.sin(angle) + 3 * torque) * STEP, -SPEED, SPEED)
     return on_circle(angle + faster * STEP), faster
 
 
 def stack(seed: int) -> Transitions:
-    """The last three states of 3 columns, and the last action. Episodes of 100 steps begin with zeros."""
+    """Generate rows with the last three states, of 3 columns each, and the last action.
+
+    Episodes have 100 steps and begin with zeros.
+    """
     draw = np.random.default_rng(seed)
     many = ROWS // 100
     states, last = [np.zeros((many, 3))] * 3, np.zeros((many, 2))
@@ -107,7 +115,7 @@ def stack(seed: int) -> Transitions:
     return rows_of(parts)
 
 
-def of_stack(rows: Transitions) -> Figures:
+def measure_stack(rows: Transitions) -> Figures:
     before, after = rows.observation, rows.next_observation
     return {
         "states move up by one": share(np.abs(after[:, :6] - before[:, 3:9]).max(1) < 1e-3),
@@ -118,7 +126,7 @@ def of_stack(rows: Transitions) -> Figures:
 
 
 def contact(seed: int) -> Transitions:
-    """A body with a quaternion, six forces that are 0 unless it touches the ground, and rays that see up to 1 far."""
+    """Generate rows of a body: positions, a quaternion, six forces that are 0 without ground contact, and distances."""
     draw = np.random.default_rng(seed)
     many = ROWS // 200
     here, turn = draw.normal(size=(2, many, 4))
@@ -138,7 +146,7 @@ def contact(seed: int) -> Transitions:
     return rows_of(parts)
 
 
-def of_contact(rows: Transitions) -> Figures:
+def measure_contact(rows: Transitions) -> Figures:
     after = rows.next_observation.astype(np.float64)
     idle = after[:, 8:14] == 0
     return {
@@ -152,7 +160,7 @@ def of_contact(rows: Transitions) -> Figures:
 
 
 def price(seed: int) -> Transitions:
-    """A price that grows or falls by some per cent, a clock in seconds and the hour, which goes round."""
+    """Generate rows of a price that changes by a few per cent, a clock in seconds, and the hour of the day."""
     draw, many = np.random.default_rng(seed), 100
     cost, clock = np.exp(draw.normal(3, 1.5, many)), 1.7e9 + draw.integers(0, 86_400, many)
     parts = []
@@ -168,7 +176,7 @@ def price(seed: int) -> Transitions:
     return rows_of(parts, np.float64)
 
 
-def of_price(rows: Transitions) -> Figures:
+def measure_price(rows: Transitions) -> Figures:
     cost, following = rows.observation[:, 0], rows.next_observation[:, 0]
     growth = np.log(following / cost) - DRIFT * rows.action[:, 0]
     passed, hours = (rows.next_observation - rows.observation)[:, 1:].T
@@ -183,7 +191,10 @@ def of_price(rows: Transitions) -> Figures:
 
 
 def arm(seed: int) -> Transitions:
-    """Two links as cosine and sine, turned by an action. An episode ends where the tip is up, which pays 100."""
+    """Generate rows of an arm with two links, given as cosines and sines of their angles, which the action changes.
+
+    If the tip is high enough, the reward is 100 larger and the episode ends.
+    """
     draw = np.random.default_rng(seed)
     angles, action = draw.uniform(-np.pi, np.pi, (ROWS, 2)), draw.uniform(-1, 1, (ROWS, 2))
     after = angles + 0.3 * action
@@ -193,16 +204,17 @@ def arm(seed: int) -> Transitions:
 
 
 def _turned(angles: Array) -> Array:
+    """Return the cosines and sines of angles."""
     return np.concatenate([np.cos(angles), np.sin(angles)], 1)
 
 
 def _tip(turned: Array) -> Array:
-    """The height of the tip above the joint."""
+    """Return the height of the arm's tip above its joint."""
     first, second, sine, other = turned.T
     return np.asarray(-first - (first * second - sine * other))
 
 
-def of_arm(rows: Transitions) -> Figures:
+def measure_arm(rows: Transitions) -> Figures:
     after = rows.next_observation.astype(np.float64)
     turned = np.arctan2(after[:, 2:], after[:, :2]) - np.arctan2(rows.observation[:, 2:], rows.observation[:, :2])
     up = _tip(after) > UP
@@ -217,8 +229,11 @@ def of_arm(rows: Transitions) -> Figures:
 
 
 def beams(seed: int) -> Transitions:
-    """A walker above flat ground: height, tilt, both speeds, and how far the ground is in ten directions. Being fast
-    pays about 0.1. A fall is rare, ends an episode, and costs 100."""
+    """Generate rows of a walker above flat ground: height, tilt, both speeds, and the distance to the ground along ten
+    beams.
+
+    The reward is about 0.1 times a speed. A fall is rare, ends the episode and costs 100.
+    """
     draw, many = np.random.default_rng(seed), 200
 
     def seen(state: Array) -> Array:
@@ -238,17 +253,17 @@ def beams(seed: int) -> Transitions:
 
 
 def _far(state: Array) -> Array:
-    """From the walker to the ground, along each beam."""
+    """Return the distance from the walker to the ground along each beam."""
     return np.asarray((1 + 0.3 * state[:, :1]) / np.cos(BEAMS + 0.02 * state[:, 1:2].clip(-2, 2)))
 
 
 def _faster(state: Array, push: Array) -> Array:
-    """The next speeds, but for noise. Near the ground, legs push back."""
+    """Return the expected next speeds. Near the ground, the legs push back."""
     lifted = 0.5 * np.maximum(-state[:, :1] - 0.1, 0) * [1, 0]
     return np.asarray(0.8 * state[:, 2:4] - 0.2 * state[:, :2] + 0.2 * np.sign(push) + lifted)
 
 
-def of_beams(rows: Transitions) -> Figures:
+def measure_beams(rows: Transitions) -> Figures:
     here, after, ends = (rows.observation.astype(np.float64), rows.next_observation.astype(np.float64), rows.terminal)
     paid = 0.1 * after[:, 2] - 0.02 * (rows.action.astype(np.float64) ** 2).sum(1)
     return {
@@ -263,8 +278,10 @@ def of_beams(rows: Transitions) -> Figures:
 
 
 def sensors(seed: int) -> Transitions:
-    """A thermometer that shows half degrees, a converter of 256 levels and a speed in whole units. What they measure is
-    pushed, drifts back and shakes about as much as they round."""
+    """Generate rows of three sensors: a thermometer of half degrees, a converter with 256 levels, and whole speeds.
+
+    The measured quantities follow linear dynamics. Their noise is about as large as a rounding step.
+    """
     draw, many = np.random.default_rng(seed), 100
     here, parts = 3 * SHAKES * draw.normal(size=(many, 3)), []
     for _ in range(ROWS // many):
@@ -277,15 +294,16 @@ def sensors(seed: int) -> Transitions:
 
 
 def _shown(state: Array) -> Array:
+    """Return the rounded values that the sensors show."""
     steps = np.array([HALF, LEVEL, NOTCH])
     return np.asarray(np.rint((state + SHOWN) / steps) * steps)
 
 
-def of_sensors(rows: Transitions) -> Figures:
+def measure_sensors(rows: Transitions) -> Figures:
     here, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
     off = after - 0.9 * here - rows.action @ PULLS.T
     steps = np.array([HALF, LEVEL, NOTCH])
-    rounded = np.hypot(SHAKES, steps * np.sqrt((1 + 0.9**2) / 12))  # both ends are rounded
+    rounded = np.hypot(SHAKES, steps * np.sqrt((1 + 0.9**2) / 12))  # observation and next observation are rounded
     spread = off.std(0) / rounded
     return {
         "values on their steps": share((np.abs(after / steps - np.rint(after / steps)) < 1e-3).all(1)),
@@ -297,18 +315,19 @@ def of_sensors(rows: Transitions) -> Figures:
 
 
 def rows_of(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
+    """Concatenate parts (observation, action, reward, next observation, terminal) to rows."""
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
     before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
     return Transitions(before, action, reward, after, ended)
 
 
 WORLDS: Mapping[str, World] = {
-    "goal": (goal, of_goal),
-    "pendulum": (pendulum, of_pendulum),
-    "stack": (stack, of_stack),
-    "contact": (contact, of_contact),
-    "price": (price, of_price),
-    "arm": (arm, of_arm),
-    "beams": (beams, of_beams),
-    "sensors": (sensors, of_sensors),
+    "goal": (goal, measure_goal),
+    "pendulum": (pendulum, measure_pendulum),
+    "stack": (stack, measure_stack),
+    "contact": (contact, measure_contact),
+    "price": (price, measure_price),
+    "arm": (arm, measure_arm),
+    "beams": (beams, measure_beams),
+    "sensors": (sensors, measure_sensors),
 }

@@ -1,14 +1,15 @@
-"""Where the time of an online run goes, for one seed and for six: one command, two tables.
+"""Measure the time of each part of an online run, for one seed and for six. Prints two tables.
 
-    python benchmarks/online.py                                  # the GPU where there is one, else the CPU
+    python benchmarks/online.py                                  # the GPU if there is one, else the CPU
     python benchmarks/online.py --seeds 1 --refits warm          # one of the columns
 
-SAC with 20 updates a step and synthetic replay, 100K steps, extrapolated from a few thousand: a run of `synther online`
-whose parts are timed, with the device waited for between them. On a GPU `scratch` is the paper's generator: 6 x 1024,
-100K steps of batch 256, 1M rows from 128 steps of the sampler, nine times. `warm` is what `synther online` does unless
-told otherwise: preset `best`, fits that stop early, the first on 10,000 rows, and the second standing for the seven
-after it. On a CPU all is small, which shows that it works and no more. Agents that have learned little fall early:
-evaluations take longer in the end than here, while the agents go on.
+The run is SAC with 20 updates per step and synthetic replay for 100K steps. The times are extrapolated from a run of
+`synther online` of a few thousand steps, with a synchronisation of the device between the parts. On a GPU, `scratch` is
+the paper's generator: 6 x 1024, 100K steps of batch 256, 1M rows from 128 sampler steps, nine times. `warm` is the
+default of `synther online`: preset `best` and fits that stop early. The first fit is on 10,000 rows. The time of the
+second is used for the seven fits after it, too. On a CPU everything is small: this only shows that the benchmark works.
+Agents that have learned little fall early, so evaluations of trained agents take longer than here. They run in parallel
+to the training.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from synther.experiments.specs import OnlineRun, Synthetic
 from synther.presets import Settings, preset
 
 _STEPS = 100_000
-_WARM_UP = 50  # steps of the last leg that are not counted
-_MINUTES = {"scratch": 20, "warm": 12}
-_SHARE, _SIX_OVER_ONE = 0.15, 3.0
+_WARM_UP = 50  # first steps of the last segment, which are not counted
+_MINUTES = {"scratch": 20, "warm": 12}  # targets for one seed
+_SHARE, _SIX_OVER_ONE = 0.15, 3.0  # targets: share of the generator in the time, and time of six seeds over one
 
 _ACTING, _STEPPING, _TRAINING, _REFRESHING = "acting", "stepping the environment", "training", "refreshing"
 _FITTING, _SAMPLING = "fitting", "sampling"
@@ -48,7 +49,7 @@ Parts = dict[str, float]
 
 @dataclass
 class Watch:
-    """Seconds of each kind of work, one after another, and when each began."""
+    """Records how long each call of some methods takes, and when it began, by kind of work."""
 
     device: torch.device
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -97,7 +98,7 @@ def main() -> None:
 
 
 def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> OnlineRun:
-    """As short as it can be: a warm run needs a second refresh, for the first begins from nothing."""
+    """Return the shortest run that is enough. A warm run needs two refreshes, because the first starts from scratch."""
     whole, warm = device.type == "cuda", refit == "warm"
     every = (10_000 if warm else 2_000) if whole else 100
     synthetic = Synthetic(
@@ -129,7 +130,7 @@ def _settings(refit: str, whole: bool) -> Settings:
 
 
 def _extrapolated(plan: OnlineRun, device: torch.device) -> Parts:
-    """Seconds of every part of a whole run, from a short one."""
+    """Time a short run, and return the estimated seconds of each part of a whole run."""
     assert plan.synthetic is not None
     whole = replace(plan, steps=_STEPS, learning_starts=5_000, evaluate_every=5_000)
     whole = replace(whole, synthetic=replace(plan.synthetic, refresh_every=10_000))
@@ -148,7 +149,7 @@ def _extrapolated(plan: OnlineRun, device: torch.device) -> Parts:
     parts = {name: seconds * (learning if name in (_ACTING, _TRAINING) else _STEPS) for name, seconds in each.items()}
     parts |= _of_generators(watch.seconds[_REFRESHING], refreshes, sum(map(whole.is_refreshed, range(_STEPS))))
     measured = -(-_STEPS // whole.evaluate_every)
-    between = sum(parts.values()) / measured  # while the players are at work
+    between = sum(parts.values()) / measured  # time between two evaluations; the evaluation runs in parallel to it
     late = max(0.0, waiting - between) * (measured - 1)
     return {
         **parts,
@@ -159,17 +160,20 @@ def _extrapolated(plan: OnlineRun, device: torch.device) -> Parts:
 
 
 def _of_a_step(watch: Watch, plan: OnlineRun) -> Parts:
-    """Seconds, on average over the last leg, in which half of every batch is synthetic."""
+    """Return the mean seconds of the parts of a step, over the last segment, where half of every batch is synthetic."""
     count = plan.steps - plan.segments_until(plan.steps)[-2] - _WARM_UP
     began = watch.began[_STEPPING][-count:]
-    # From the one stepping to the next: it, the training after it, and the acting before the next.
+    # A step lasts from one call of the environments to the next. Training follows the call, then the agents act.
     each = {name: float(np.mean(watch.seconds[name][-count:-1])) for name in (_STEPPING, _TRAINING)}
     each = {_ACTING: float(np.mean(watch.seconds[_ACTING][1 - count :])), **each}
     return {**each, "the rest of a step": (began[-1] - began[0]) / (count - 1) - sum(each.values())}
 
 
 def _of_generators(taken: list[float], refreshes: list[dict[str, Any]], times: int) -> Parts:
-    """The first refresh, and the others as the last; a record is one seed's, and sampling is done one by one."""
+    """Return the seconds of fitting and sampling in a whole run. All refreshes after the first count as the last one.
+
+    Each entry of `refreshes` is about one seed. Seeds are sampled one after another.
+    """
     steps = sorted({entry["added"] for entry in refreshes})
     drawn = [sum(entry["sample_seconds"] for entry in refreshes if entry["added"] == step) for step in steps]
     fitted = [all_of_it - sampled for all_of_it, sampled in zip(taken, drawn, strict=True)]

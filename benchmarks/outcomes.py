@@ -1,10 +1,10 @@
-"""The generator as a dynamics model, next to an ensemble of networks: one command, one table.
+"""Compare the generator as a dynamics model with an ensemble of networks. Prints one table.
 
     python benchmarks/outcomes.py                # the shipped hopper rows, and a world with known noise
     python benchmarks/outcomes.py --data walker2d.npz --rows 50000
 
-Outcomes are drawn for observations and actions of held-out episodes. *Error* is that of the mean of 8 draws, *spread*
-the standard deviation of these, both in standard deviations of the real changes.
+Outcomes are sampled for observations and actions of held-out episodes, 8 for each. *Error* is the error of their mean,
+*spread* is their std. Both are in stds of the real changes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from synther.data.episodes import episode_ids
 from synther.data.shipped import path as shipped
 from synther.relevance.dynamics import Ensemble, OneStep, one_step
 
-ASKED = 2_000
+HELD_OUT = 2_000
+"""Number of held-out rows."""
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--data", help="a file of rows; by default the shipped hopper-sac and the law world `noise`")
+    parser.add_argument("--data", help="a file of rows; default: the shipped hopper-sac and the world `noise`")
     parser.add_argument("--rows", type=int, default=20_000, help="rows to fit")
     parser.add_argument("--preset", default="auto")
     chosen = parser.parse_args()
@@ -34,11 +35,11 @@ def main() -> None:
         if chosen.data
         else {
             "hopper-sac": read(shipped("hopper-sac")),
-            "noise": noise(chosen.rows + ASKED, 0),
+            "noise": noise(chosen.rows + HELD_OUT, 0),
         }
     )
     for name, rows in worlds.items():
-        fitted, asked = _split(rows, chosen.rows)
+        fitted, held_out = _split(rows, chosen.rows)
         model = Synthesizer(chosen.preset).fit(fitted, progress=False)
         ensemble = Ensemble.fit(fitted)
 
@@ -48,20 +49,20 @@ def main() -> None:
             return model.sample(given={"observation": observation, "action": action}, seed=seed, progress=False)
 
         for who, outcomes in (("generator", generated), ("ensemble", ensemble.outcomes)):
-            table.append([name, who, *_figures(one_step(outcomes, asked))])
+            table.append([name, who, *_figures(one_step(outcomes, held_out))])
     columns = ["data", "model", "error of s'", "spread of s'", "error of the reward", "spread of the reward"]
     keep(chosen.out, head, print_table(columns, table))
 
 
 def _split(rows: Transitions, count: int) -> tuple[Transitions, Transitions]:
-    """Rows to fit, and rows of other episodes."""
-    rows = rows[: count + ASKED]
+    """Return rows to fit, and held-out rows of other episodes."""
+    rows = rows[: count + HELD_OUT]
     ids = episode_ids(rows)
     held = np.zeros(len(rows), bool)
-    held[-ASKED:] = True
+    held[-HELD_OUT:] = True
     if ids is not None:
-        held = ids >= ids[-ASKED]
-    return rows[~held], rows[held][:ASKED]
+        held = ids >= ids[-HELD_OUT]
+    return rows[~held], rows[held][:HELD_OUT]
 
 
 def _figures(found: OneStep) -> list[str]:

@@ -1,12 +1,12 @@
-"""How many updates a second pixel agents make, and their heads on latents: one command, one table.
+"""Measure the updates per second of pixel agents on frames, and of their heads on latents. Prints one table.
 
-    python benchmarks/pixels.py                  # on the GPU where there is one
-    python benchmarks/pixels.py --device cpu     # a small batch, to see that it runs
+    python benchmarks/pixels.py                  # on the GPU if there is one
+    python benchmarks/pixels.py --device cpu     # a small batch, to test that it runs
 
-Beside a plain PyTorch loop of the same networks in DrQ-v2's style, in the same run: float32, shifts by sampling a grid,
-frames stacked in host memory and copied with every update, one seed. Random frames of 84 x 84 pixels and six actions,
-as of cheetah-run. Updates alone, without evaluation. What is aimed for: stage one 5 times as fast as the plain loop,
-heads alone 50 times as fast as stage one.
+The comparison is a plain PyTorch loop of the same networks in the style of DrQ-v2, in the same process: float32, one
+seed, random shifts by grid sampling, and frames that are stacked in host memory and copied for every update. The frames
+are random, with 84 x 84 pixels and six actions as in cheetah-run. Only updates are timed, no evaluations. The targets:
+stage one is 5 times as fast as the plain loop, and heads alone are 50 times as fast as stage one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ LATENT_ROWS = {"cuda": 1_000_000, "cpu": 10_000}
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--frames", type=int, help="records, 20,000 on a GPU")
-    parser.add_argument("--batch", type=int, help="rows of an update, 256 on a GPU")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 6], help="that are trained together")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of updates that are timed for every line")
+    parser.add_argument("--frames", type=int, help="number of frames; 20,000 on a GPU")
+    parser.add_argument("--batch", type=int, help="batch size; 256 on a GPU")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 6], help="numbers of seeds that train together")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of updates that are timed for every line")
     parser.add_argument("--precision", default="auto")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
@@ -56,7 +56,7 @@ def main() -> None:
         for seeds in chosen.seeds:
             agent = PixelAgent(config, frames, range(seeds), device=device, precision=chosen.precision)
             seeing = _timed(agent.train, device, chosen.seconds) / seeds
-            del agent  # and its frames
+            del agent  # frees the memory of its frames
             heads = Agent(config, rows, [Member(seed) for seed in range(seeds)])
             alone = _timed(heads.train, device, chosen.seconds) / seeds
             faster = f"{plain / seeing:.1f}" if name == "drq_bc" else "-"
@@ -73,7 +73,7 @@ def _line(name: str, seeds: int, batch: int, seconds: float, *times: str) -> lis
 
 
 def _timed(train: Callable[[int], None], device: torch.device, seconds: float) -> float:
-    """Seconds an update: after rounds that load kernels and are captured, as many as fit."""
+    """Return the seconds per update, after a warm-up that loads and captures kernels."""
     train(20)
     guess = _once(train, device, 20)
     return _once(train, device, max(20, int(seconds / guess) // 20 * 20))
@@ -88,7 +88,7 @@ def _once(train: Callable[[int], None], device: torch.device, updates: int) -> f
 
 
 def _frames(count: int) -> Frames:
-    """Random episodes: their content does not matter here."""
+    """Return random episodes. Only their shape matters here."""
     draw = np.random.default_rng(0)
     image = draw.integers(0, 256, (count, 3, SIDE, SIDE), dtype=np.uint8)
     action = draw.uniform(-1, 1, (count, ACTIONS)).astype(np.float32)
@@ -104,7 +104,7 @@ def _latents(count: int, columns: int) -> Transitions:
 
 
 class _Plain:
-    """DrQ+BC of modules and optimisers as PyTorch has them."""
+    """DrQ+BC with ordinary PyTorch modules and optimisers."""
 
     def __init__(self, frames: Frames, batch: int, device: torch.device) -> None:
         self.frames, self.batch, self.device, self.draw = frames, batch, device, np.random.default_rng(0)
@@ -193,7 +193,7 @@ def _head(inputs: int, width: int, outputs: int) -> nn.Sequential:
 
 
 def _shifted(x: Tensor) -> Tensor:
-    """Padded, then sampled bilinearly on a grid that is off by whole pixels."""
+    """Return randomly shifted images: padded, then sampled on a grid that is shifted by whole pixels."""
     count, side = len(x), x.shape[-1] + 2 * PAD
     padded = functional.pad(x, (PAD,) * 4, "replicate")
     along = (2 * torch.arange(x.shape[-1], device=x.device) + 1) / side - 1

@@ -1,11 +1,11 @@
-"""What `SyntheticReplayBuffer` costs an agent of Stable-Baselines3 on a CPU: one command, one table.
+"""Measure the overhead of `SyntheticReplayBuffer` for an agent of Stable-Baselines3 on a CPU. Prints one table.
 
     python benchmarks/sb3_cost.py                        # rows as wide as those of Pendulum, Hopper and Humanoid
     python benchmarks/sb3_cost.py --batch 1024 --threads 1
 
-Microseconds, the median of many, to add the step of one environment and of eight, and to draw a batch: Stable-
-Baselines3's own buffer, ours while all rows are real, and ours when half of each batch is synthetic. What a refresh
-costs depends on the preset, and is no part of these.
+The table has the median microseconds to add a step of one environment and of eight, and to sample a batch. It compares
+the buffer of Stable-Baselines3, ours with real rows only, and ours with half of each batch synthetic. Refreshes are not
+timed, because their time depends on the preset.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measured(observations: int, actions: int, batch: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each operation, for each of the three buffers."""
+    """Return the seconds of each operation for each of the three buffers."""
     spaces = Box(-np.inf, np.inf, (observations,), np.float32), Box(-1, 1, (actions,), np.float32)
     generated = {"samples": CAPACITY, "preset": GENERATOR, "progress": False, "seed": 0}
     ours: dict[str, Any] = {"refresh_every": 10**9, **generated}

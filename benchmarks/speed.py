@@ -1,15 +1,16 @@
-"""How long fitting and sampling take: one command, one table.
+"""Measure how long fitting and sampling take.
 
-    python benchmarks/speed.py                   # the GPU where there is one, else the CPU
-    python benchmarks/speed.py --device cpu      # growth with rows, columns and width on this CPU
+    python benchmarks/speed.py                   # the GPU if there is one, else the CPU
+    python benchmarks/speed.py --device cpu      # how the time grows with rows, columns and width on this CPU
     python benchmarks/speed.py --decoding        # only the last table: sampling with and without decoding
 
 On a GPU: the paper's network (6 x 1024) on 300K rows of 42 columns, 100K steps of batch 256 and 1024, and 1M rows with
-the samplers of `paper` and `fast`. The reference's figures and the bound by arithmetic are those of an H200.
-On a CPU: the demo, then the preset `laptop` varied in one quantity at a time, on random rows (steps and samples are
-extrapolated from some).
-On both, last: how long rows of a robot (17 observations, 6 actions, some at their limits) take to be drawn, to be
-decoded (block by block, until each is in main memory; on one core of a CPU), and both as `sample` does it.
+the samplers of `paper` and `fast`. The times of the reference implementation and the theoretical bound are for an H200.
+On a CPU: the demo, then the preset `laptop` with one quantity changed at a time, on random rows. Times of fits and of
+samples are extrapolated from a part of the work.
+On both, the last table: rows of a robot (17 observations, 6 actions, some at their limits). It shows the time to sample
+them, the time to decode them (block by block into main memory, on one core of a CPU), and the time of `sample`, which
+does both.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ _FITS: tuple[tuple[int, Precision, str, str], ...] = (
     (256, "float32", "692 s", "-"),
     (1024, "bf16", "646 s", "12 s"),
 )
-"""Batch, precision, the reference's time and the bound."""
+"""Batch size, precision, time of the reference implementation, and theoretical bound of each fit."""
 _FAST: tuple[Precision, ...] = ("bf16", "tf32")
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--steps", type=int, default=100_000, help="steps of the GPU fits")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows sampled on the GPU, and decoded")
+    parser.add_argument("--steps", type=int, default=100_000, help="steps of the fits on the GPU")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows to sample on the GPU, and to decode")
     parser.add_argument("--decoding", action="store_true", help="only the table of sampling with and without decoding")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
@@ -111,7 +112,7 @@ def _gpu(device: torch.device, steps: int, rows: int) -> str:
 
 
 def _rows(count: int, observations: int, actions: int) -> Transitions:
-    """Random rows: their values do not matter here."""
+    """Return random rows. Only their number and shape matter here."""
     draw = np.random.default_rng(0)
     here, there = (draw.standard_normal((count, observations), np.float32) for _ in range(2))
     action = draw.uniform(-1, 1, (count, actions)).astype(np.float32)
@@ -119,7 +120,7 @@ def _rows(count: int, observations: int, actions: int) -> Transitions:
 
 
 def _robot(count: int) -> Transitions:
-    """Positions, velocities that are clipped at 10, actions that are clipped at 1. A fall ends an episode."""
+    """Return rows of a robot: positions, velocities clipped at 10, actions clipped at 1. A fall is terminal."""
     draw = np.random.default_rng(0)
     position, velocity = draw.normal(0, 0.3, (count, 8)), draw.normal(0, 5, (count, 9)).clip(-10, 10)
     action = draw.normal(size=(count, 6)).clip(-1, 1)
@@ -148,7 +149,7 @@ def _decoding(device: torch.device, rows: int) -> str:
 
 
 def _apart(drawing: Drawing, sample: Callable[[], object], rows: int) -> list[str]:
-    """Seconds of drawing, of decoding and of both, and the peaks of memory."""
+    """Return the seconds of sampling, of decoding and of both together, and the peaks of GPU and main memory."""
     sampler, decoder = drawing.sampler, drawing.decoder
     device, blocks, matrix = sampler.device, range(-(-rows // sampler.block_rows)), sampler.draw(0, 0)
     on_gpu = device.type == "cuda"
@@ -194,14 +195,14 @@ def _cpu(device: torch.device) -> str:
 
 
 def _demo() -> list[str]:
-    """What `make demo` runs: reading, fitting, calibrating, sampling, writing, comparing, drawing."""
+    """Time what `make demo` runs: read, fit, calibrate, sample, write, compare and draw."""
     with tempfile.TemporaryDirectory() as folder:
         words = f"-m synther upsample hopper-sac --samples 100K --out {folder}/demo --json --device cpu".split()
         began = time.perf_counter()
-        told = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
         seconds = time.perf_counter() - began
         model = Synthesizer.load(f"{folder}/demo/model.safetensors", device="cpu")
-    sampling = next(line for line in told.stderr.splitlines() if line.startswith("sample: 100 %"))
+    sampling = next(line for line in done.stderr.splitlines() if line.startswith("sample: 100 %"))
     sampled = sampling.split(", ")[-1].split()[0]
     size = [f"{model.record.rows:,} (`make demo`)", str(model.layout.width), "4 x 256"]
     return [*size, f"{model.record.seconds:.0f} s", f"{float(sampled):.0f} s", f"{seconds:.0f} s"]

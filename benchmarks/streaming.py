@@ -1,12 +1,12 @@
-"""A fit in memory against streamed ones, with windows of several sizes: time, memory and how well the rows are learned.
+"""Compare a fit in memory with streamed fits, with windows of several sizes: time, memory and quality.
 
     python benchmarks/streaming.py                   # 300K rows of `noise` of law_worlds.py, preset laptop
     python benchmarks/streaming.py --rows 20M --preset best --steps 20000 --windows 4M,1M
 
-Rows lie in a folder of Parquet files: in random order, and sorted by a column, so that neighbours are alike. Every fit
-has a process of its own. Its memory is the peak during the fit, less that after a small fit. `nats` is the
-log-likelihood of 500 fresh rows in their own units, which can be compared; each fit holds out rows of its own, and
-scales its columns in its own way.
+The rows are in a folder of Parquet files: once in random order, and once sorted by a column, so that neighbouring rows
+are similar. Every fit runs in its own process. Its memory is the peak during the fit minus the peak after a small fit.
+`nats` is the mean log-likelihood of 500 new rows in their own units. Compare fits by `nats`, not by their held-out
+losses: each fit holds out different rows and scales its columns differently.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _FILE_ROWS, _CHUNK_ROWS, _FRESH = 100_000, 1_000_000, 500
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a fit went."""
+    """Time, quality and memory of a fit."""
 
     seconds: float
-    """From the call to the fitted model."""
+    """Seconds from the call of `fit` to the fitted model."""
     steps_seconds: float
-    """Of these, in the steps."""
+    """Seconds of the fit steps alone."""
     held_out: float
     nats: float
     host: float
-    """Peak memory of the process, less that before the fit, in GB."""
+    """Peak memory of the process minus the peak before the fit, in GB."""
     device: float
-    """The same of the GPU."""
+    """Peak of the allocated GPU memory, in GB."""
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--rows", type=parse_count, default=300_000)
-    parser.add_argument("--windows", default="150K,50K,10K", help="rows of a window, separated by commas")
+    parser.add_argument("--windows", default="150K,50K,10K", help="rows per window, separated by commas")
     parser.add_argument("--preset", default="laptop")
-    parser.add_argument("--steps", type=int, help="of each fit; by default those of the preset")
+    parser.add_argument("--steps", type=int, help="steps of each fit; default: those of the preset")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # a fit, in a process of its own
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # options of a single fit, as JSON
     chosen = parser.parse_args()
     if chosen.one:
         print(json.dumps(asdict(_fit(json.loads(chosen.one)))))
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _write(folder: Path, rows: int, ordered: bool) -> int:
-    """Write the rows, and return their bytes. Those of each part of a million are sorted where `ordered` is set."""
+    """Write the rows, and return the size of the files in bytes. `ordered` sorts each million rows by a column."""
     folder.mkdir()
     for start in range(0, rows, _CHUNK_ROWS):
         part = noise(min(_CHUNK_ROWS, rows - start), start + 1)
@@ -110,21 +110,21 @@ def _table(folder: Path, chosen: argparse.Namespace) -> str:
 
 
 def _apart(folder: Path, window: int | None, seed: int, chosen: argparse.Namespace) -> Outcome:
-    asked = {"folder": str(folder), "window": window, "seed": seed}
-    asked |= {"preset": chosen.preset, "steps": chosen.steps, "device": chosen.device}
-    command = [sys.executable, __file__, "--one", json.dumps(asked)]
+    options = {"folder": str(folder), "window": window, "seed": seed}
+    options |= {"preset": chosen.preset, "steps": chosen.steps, "device": chosen.device}
+    command = [sys.executable, __file__, "--one", json.dumps(options)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Outcome(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _fit(asked: dict[str, Any]) -> Outcome:
-    options: dict[str, int] = {"window_rows": asked["window"] or 1 << 40}
-    if asked["steps"]:
-        options["steps"] = asked["steps"]
-    model = Synthesizer(asked["preset"], device=asked["device"], seed=asked["seed"], fit=options)
-    Synthesizer("laptop", device=asked["device"], fit={"steps": 10}).fit(noise(2_000, 0), progress=False)  # warm up
+def _fit(options: dict[str, Any]) -> Outcome:
+    fit: dict[str, int] = {"window_rows": options["window"] or 1 << 40}
+    if options["steps"]:
+        fit["steps"] = options["steps"]
+    model = Synthesizer(options["preset"], device=options["device"], seed=options["seed"], fit=fit)
+    Synthesizer("laptop", device=options["device"], fit={"steps": 10}).fit(noise(2_000, 0), progress=False)  # warm up
     floor, began = _peak(), time.perf_counter()
-    model.fit(asked["folder"], progress=False)
+    model.fit(options["folder"], progress=False)
     seconds, peak = time.perf_counter() - began, _peak()
     nats = float(model.log_likelihood(noise(_FRESH, 10**9), steps=32).mean())
     on_device = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
@@ -132,7 +132,7 @@ def _fit(asked: dict[str, Any]) -> Outcome:
 
 
 def _peak() -> float:
-    """The most memory that this process has had, in GB."""
+    """Return the peak memory of this process so far, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "linux" else 1e9)
 
 

@@ -1,9 +1,9 @@
-"""Whether generated rows keep what columns have to do with each other, in worlds that the presets were not tuned on.
+"""Measure whether synthetic rows keep the relations between columns, in worlds that the presets were not tuned on.
 
     python benchmarks/structures.py --preset laptop --out results/structures.md
 
-Fits a preset on 20,000 rows of each world of `moving_worlds.py` and `discrete_worlds.py`, draws as many, and measures
-on both what the world guarantees.
+Fits a preset on 20,000 rows of each world of `moving_worlds.py` and `discrete_worlds.py` and samples the same number of
+rows. The table compares figures of real and synthetic rows, for example the share of rows that obey a rule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--preset", choices=PRESETS, default="laptop")
     parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS))
-    parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
+    parser.add_argument("--fit-steps", type=int, help="fit steps instead of the preset's, for example for a short test")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     head = origin()

@@ -1,10 +1,10 @@
-"""How long the denoisers of several seeds take together, against one alone: one command, one table.
+"""Compare the time to fit the denoisers of several seeds together with the time of one alone. Prints one table.
 
-    python benchmarks/together.py                # the GPU where there is one, else the CPU
+    python benchmarks/together.py                # the GPU if there is one, else the CPU
 
-On a GPU: the paper's network (6 x 1024), 100K steps of batch 256, on random rows of 42 columns, as many as an agent has
-halfway through 100K steps. On a CPU a small network and few steps, which shows that it works and no more. The last
-column is the held-out loss of the first seed, which has to be the same in every line but for rounding.
+On a GPU: the paper's network (6 x 1024), 100K steps of batch 256, on random rows of 42 columns. Their number is that of
+an agent halfway through a run of 100K steps. On a CPU: a small network and few steps, only to show that it works. The
+last column is the held-out loss of the first seed. It must be the same in every line, except for rounding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TARGETS = {"one alone": "27 s", "6 together": "92 s"}  # 100K steps in bf16 on 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--steps", type=int, help="of each fit; 100,000 on a GPU, else 200")
+    parser.add_argument("--steps", type=int, help="steps of each fit; default: 100,000 on a GPU, else 200")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--precision", default="auto", choices=["auto", "bf16", "tf32", "float32"])
     chosen = parser.parse_args()
@@ -63,7 +63,7 @@ def _table(device: torch.device, steps: int, seeds: int, precision: Precision) -
 
 
 def _rows(seed: int) -> torch.Tensor:
-    """A tenth more or less of them for each seed: no two agents have the same."""
+    """Return random rows. Their number depends on the seed (up to 10 % more or less), as it does for agents."""
     source = torch.Generator().manual_seed(seed)
     return torch.randn(_ROWS + _ROWS // 10 * (seed % 3 - 1), _COLUMNS, generator=source)
 

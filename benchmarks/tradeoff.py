@@ -1,9 +1,9 @@
-"""Draw fidelity against the time to generate a million rows, from the tables in results/.
+"""Plot fidelity against the time to generate a million rows, from the tables in results/.
 
     python benchmarks/tradeoff.py --out results/tradeoff.png
 
-Left: walker2d-mixed, on which the reference and the student were judged. Right: halfcheetah-mixed, on which TVAE and
-CTGAN were. Both have 17 observations and 6 actions, so a row takes the same time.
+Left: walker2d-mixed, with the reference implementation and the student. Right: halfcheetah-mixed, with TVAE and CTGAN.
+Both data sets have 17 observations and 6 actions, so a row takes the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SDE = "1,000,000 rows, sde in 128 steps, bf16"
 
 
 class Point(NamedTuple):
-    """A generator: seconds per million rows, dynamics error, marginal similarity."""
+    """Seconds per million rows, dynamics error and marginal similarity of a generator."""
 
     seconds: float
     dynamics: float
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 def cell(file: str, row: str, column: str) -> str:
-    """What a table in results/ has in the row that starts with `row`, in its `column`."""
+    """Return the cell of a table in results/ in the row that starts with `row`, and in the given column."""
     header: list[str] = []
     for line in (RESULTS / file).read_text().splitlines():
         cells = [part.strip() for part in line.strip().strip("|").split(" | ")]
@@ -102,8 +102,9 @@ PLACES = {
     "tvae": ("right", -11, -3),
     "ctgan": ("right", -11, -3),
 }
-"""Where labels stand: how they are aligned, and how far from their mark, in points."""
+"""Position of each label: alignment, and distance from its marker to the right and up, in points."""
 ON_CPU = ("tvae", "ctgan")
+"""Generators that were timed on a CPU core."""
 
 
 def draw(axes: Axes, points: Mapping[str, Point], looks: Mapping[str, Style]) -> None:

@@ -1,13 +1,13 @@
-"""What the verdict says about rows of known quality: one command, one table.
+"""Compute the verdict on rows of known quality. Prints one table.
 
     python benchmarks/verdict.py hopper-sac walker2d-mixed.npz --samples-in verdict-samples --out results/verdict.md
 
-For each data set a fifth of the rows (at most 20,000) is held out; the rest is what generators may see. Assessed are
-other real rows, copies, the paper's augmentations, a hundredth of noise, columns shuffled one by one, and fits of the
-preset `laptop` that were stopped early or late. Behind a score stands in brackets how much more it lacks of 1 than
-that of networks that learned from real rows, behind another figure that of real rows. The thresholds in
-`synther/assess/verdict.py` were first chosen on this table. A fit takes a minute or two on two cores, an assessment
-half a minute; samples are kept in `--samples-in`.
+Of each data set, a fifth of the rows (at most 20,000) is held out. Generators see the other rows. The table assesses
+other real rows, copies, the paper's augmentations, noise with a std of 0.01, rows with shuffled columns, and samples of
+the preset `laptop` after fits of different lengths. The number in brackets after a score is (1 - score), divided by
+(1 - score) of networks that learned from real rows. After another figure it is the figure of real rows. The thresholds
+in `synther/assess/verdict.py` were first chosen on this table. On two cores, a fit takes a minute or two, and an
+assessment half a minute. The samples are kept in `--samples-in`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ Candidate = tuple[str, Transitions, Callable[[], Transitions]]
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("data", nargs="+", help="files, or the names of shipped data")
-    parser.add_argument("--steps", type=int, nargs="*", default=[300, 1_000, 3_500], help="lengths of the laptop fits")
-    parser.add_argument("--samples-in", type=Path, default=Path("verdict-samples"), help="where samples are kept")
-    parser.add_argument("--simulator", action="store_true", help="let the environment judge instead of networks")
+    parser.add_argument("--steps", type=int, nargs="*", default=[300, 1_000, 3_500], help="steps of the laptop fits")
+    parser.add_argument("--samples-in", type=Path, default=Path("verdict-samples"), help="folder for the samples")
+    parser.add_argument("--simulator", action="store_true", help="compare with the simulator instead of networks")
     parser.add_argument("--only", nargs="*", help="rows to assess, by the beginning of their names")
     chosen = parser.parse_args()
     head = origin()
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _candidates(data: str, seen: Transitions, steps: list[int], folder: Path) -> Iterator[Candidate]:
-    """Names, the real rows to compare with, and functions that give the rows to assess."""
+    """Yield (name, real rows to compare with, function that returns the rows to assess)."""
     draw = np.random.default_rng(1)
     order = draw.permutation(len(seen))
     third = min(SAMPLES, len(seen) // 3)
@@ -104,7 +104,7 @@ def _disturbed(rows: Transitions, deviation: float, draw: np.random.Generator) -
 
 
 def _shuffled(rows: Transitions, draw: np.random.Generator) -> Transitions:
-    """Every column keeps its values and loses its company."""
+    """Shuffle each column on its own, so that the columns are independent of each other."""
     fields: dict[str, Any] = {name: draw.permuted(array, axis=0) for name, array in rows.arrays().items()}
     return replace(rows, **fields)
 

@@ -1,4 +1,4 @@
-"""Does the verdict of an assessment predict what agents make of the rows? Graded data sets, agents, tables.
+"""Does the verdict of an assessment predict how well agents learn from the rows?
 
     python benchmarks/verdict_agents.py record lunarlander-wind.npz
     python benchmarks/verdict_agents.py thin walker2d-mixed.npz walker2d-third.npz --every 3
@@ -8,10 +8,10 @@
     python benchmarks/verdict_agents.py table --folder verdict --out results/verdict-agents.md
 
 `generate` makes synthetic data sets of graded quality from DATA: diffusion models after long and short fits, noise,
-outcomes that are too certain or too uncertain, wrong terminals, copies, and TVAE where `ctgan` is installed. `train`
-trains TD3+BC on each of them and on the real rows, all seeds together. `assess` assesses each of them without a
-simulator. `table` compares scores and assessments. A result that FOLDER holds is not computed again, so every command
-can be stopped and repeated. `generate` and `train` need a GPU; `record` needs Box2D.
+outcomes with a std that is too small or too large, wrong terminals, copies, and TVAE if `ctgan` is installed. `train`
+trains TD3+BC on each set and on the real rows, all seeds together. `assess` assesses each set without a simulator.
+`table` compares scores and assessments. Results that are already in FOLDER are not computed again, so you can stop
+every command and repeat it. `generate` and `train` need a GPU, `record` needs Box2D.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _command_line() -> argparse.ArgumentParser:
         one.set_defaults(run=run)
         return one
 
-    one = command("record", _record, "record data of LunarLander with wind, from random actions to landings")
+    one = command("record", _record, "record data of LunarLander with wind, from a policy that improves")
     one.add_argument("target", type=Path)
     one.add_argument("--steps", type=int, default=80_000)
     one = command("thin", _thin, "write every Nth episode of DATA to TARGET")
@@ -71,7 +71,7 @@ def _command_line() -> argparse.ArgumentParser:
 
     one = command("generate", _generate, "make the graded data sets")
     _about_sets(one)
-    one.add_argument("--share", default="0/1", help="make every Nth set, beginning with number I: I/N")
+    one.add_argument("--share", default="0/1", help="I/N: make every Nth set, beginning with number I")
     for size in fields(Sizes):
         one.add_argument("--" + size.name.replace("_", "-"), type=type(size.default), default=size.default)
 
@@ -80,8 +80,8 @@ def _command_line() -> argparse.ArgumentParser:
     one.add_argument("--seeds", type=int, default=8)
     one.add_argument("--updates", type=int, default=200_000)
     one.add_argument("--episodes", type=int, default=10)
-    one.add_argument("--together", type=int, default=20, help="sets that are trained in one run")
-    one.add_argument("--width", type=int, default=256, help="of the agents' networks")
+    one.add_argument("--together", type=int, default=20, help="number of sets that are trained in one run")
+    one.add_argument("--width", type=int, default=256, help="width of the agents' networks")
     one.add_argument("--workers", type=int, help="processes that play episodes")
     one.add_argument("--device", default="auto")
 
@@ -92,19 +92,21 @@ def _command_line() -> argparse.ArgumentParser:
     one = command("table", _table, "compare scores and assessments")
     one.add_argument("--folder", type=Path, required=True)
     one.add_argument("--out", type=Path, help="also write the tables to this file, and the figures to JSON beside it")
-    one.add_argument("--decide", action="store_true", help="decide again, with the thresholds of this version")
-    one.add_argument("--draws", type=int, default=1_000, help="of the bootstrap intervals")
+    one.add_argument(
+        "--decide", action="store_true", help="compute the verdicts again, with the thresholds of this version"
+    )
+    one.add_argument("--draws", type=int, default=1_000, help="number of bootstrap samples for the intervals")
     return parser
 
 
 def _about_sets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="a file, or the name of shipped data")
-    parser.add_argument("--folder", type=Path, required=True, help="where all results are kept")
-    parser.add_argument("--only", nargs="*", help=f"names of sets; `{REAL}` are the real rows")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for all results")
+    parser.add_argument("--only", nargs="*", help=f"names of sets; `{REAL}` means the real rows")
 
 
 def _place(chosen: argparse.Namespace, part: str) -> Path:
-    """FOLDER/DATA/PART, made if it is missing."""
+    """Return the folder FOLDER/DATA/PART. Create it if it does not exist."""
     place: Path = chosen.folder / Path(chosen.data).stem / part
     place.mkdir(parents=True, exist_ok=True)
     return place
@@ -115,7 +117,7 @@ def _is_chosen(name: str, chosen: argparse.Namespace) -> bool:
 
 
 def _files(chosen: argparse.Namespace) -> dict[str, Path]:
-    """Of the chosen sets that were made."""
+    """Return the files of the chosen sets, by name, as far as `generate` has made them."""
     found = {file.stem: file for file in sorted(_place(chosen, "sets").glob("*.npz"))}
     return {name: file for name, file in found.items() if _is_chosen(name, chosen)}
 
@@ -142,12 +144,12 @@ def _thin(chosen: argparse.Namespace) -> None:
     rows = read(chosen.data)
     number = _episodes(rows)
     if number is None:
-        raise SystemExit(f"{chosen.data} does not say where episodes end")
+        raise SystemExit(f"{chosen.data} has no timeouts, so the ends of episodes are unknown: use data with timeouts")
     _write_compact(chosen.target, rows[number % chosen.every == 0])
 
 
 def _episodes(rows: Transitions) -> NDArray[np.int64] | None:
-    """The number of each row's episode, where the rows have episodes."""
+    """Return the number of each row's episode, or None if the rows do not know where episodes end."""
     if rows.timeout is None:
         return None
     ends = rows.terminal | rows.timeout
@@ -156,7 +158,7 @@ def _episodes(rows: Transitions) -> NDArray[np.int64] | None:
 
 
 def _write_compact(file: Path, rows: Transitions) -> None:
-    """The form that stores each observation once: half the size."""
+    """Write rows in the format that stores each observation only once. The file is half as large."""
     number = _episodes(rows)
     assert number is not None
     last = np.flatnonzero(np.diff(number, append=-1))
@@ -164,7 +166,7 @@ def _write_compact(file: Path, rows: Transitions) -> None:
     goes_on = np.ones(len(rows), bool)
     goes_on[last] = False
     if not np.array_equal(rows.next_observation[goes_on], rows.observation[1:][goes_on[:-1]]):
-        raise SystemExit("the rows are not in the order in which they were recorded")
+        raise SystemExit("the next observation of a row is not the observation of the row after it: the order is wrong")
     observations = np.empty((len(rows) + count, rows.observation.shape[1]), np.float32)
     observations[np.arange(len(rows)) + np.repeat(np.arange(count), lengths)] = rows.observation
     observations[last + np.arange(count) + 1] = rows.next_observation[last]
@@ -186,7 +188,7 @@ def _generate(chosen: argparse.Namespace) -> None:
     real, folder = read(chosen.data), _place(chosen, "sets")
     ways = makers(real, Sizes(**{size.name: getattr(chosen, size.name) for size in fields(Sizes)}))
     if TVAE not in ways and _is_chosen(TVAE, chosen) and not (folder / f"{TVAE}.npz").exists():
-        print(f"{TVAE} is left out: ctgan is not installed", flush=True)
+        print(f"{TVAE} is skipped: ctgan is not installed", flush=True)
     first, every = map(int, chosen.share.split("/"))
     for name in [name for name in ways if _is_chosen(name, chosen)][first::every]:
         if not (folder / f"{name}.npz").exists():
@@ -209,7 +211,7 @@ def _train_together(real: Transitions, names: list[str], files: dict[str, Path],
     others: dict[str, Source] = {}
     for name in (name for name in names if name != REAL):
         rows = read(files[name])
-        others[name] = Given(replace(rows, action=np.clip(rows.action, low, high)))  # as agents can act
+        others[name] = Given(replace(rows, action=np.clip(rows.action, low, high)))  # agents act inside these bounds
     plan = OfflineRun(
         agent={"width": chosen.width},
         updates=chosen.updates,
@@ -217,7 +219,7 @@ def _train_together(real: Transitions, names: list[str], files: dict[str, Path],
         evaluate_every=chosen.updates,
         episodes=chosen.episodes,
         workers=chosen.workers,
-        checkpoint_seconds=120,  # a hundred agents are half a gigabyte
+        checkpoint_seconds=120,  # rarely: a checkpoint of a hundred agents has half a gigabyte
         tensorboard="off",
         device=chosen.device,
     )
@@ -230,12 +232,14 @@ def _train_together(real: Transitions, names: list[str], files: dict[str, Path],
 
 
 def _keep_scores(result: Result, real: Transitions, chosen: argparse.Namespace) -> None:
-    """D4RL's scores of the last evaluation where the task has them, else returns."""
+    """Write the D4RL scores of the last evaluation of each set, or the returns if the task has no D4RL score."""
     floor: float | None = None
     for name in result.curves:
         final = result.final(name)
         if final is None:
-            raise SystemExit(f"{chosen.data}: no environment evaluates the agents; install it, or name it in the data")
+            raise SystemExit(
+                f"{chosen.data}: the agents were not evaluated: install the environment, or name it in the data"
+            )
         if final.scores is None and floor is None:
             floor = _return_of_chance(real, chosen.workers)
         content = {
@@ -249,7 +253,7 @@ def _keep_scores(result: Result, real: Transitions, chosen: argparse.Namespace) 
 
 
 def _return_of_chance(real: Transitions, workers: int | None) -> float:
-    """Of random actions: what a score of 0 is elsewhere."""
+    """Return the mean return of random actions. It has the role that a score of 0 has for D4RL scores."""
     assert real.env_id is not None
     with opened(real.env_id, **real.env_options or {}) as env:
         chance = UniformPolicy(*action_box(env, real.env_id))
@@ -275,7 +279,7 @@ def _assess(chosen: argparse.Namespace) -> None:
 
 def _assess_one(data: str, file: Path | None, place: Path) -> None:
     began, real = time.monotonic(), read(data)
-    if file is None:  # the real rows themselves: every fifth episode against the others
+    if file is None:  # assess real rows: every fifth episode is compared with the other episodes
         number = _episodes(real)
         apart = (np.arange(len(real)) if number is None else number) % 5 == 0
         real, rows = real[~apart], real[apart]
@@ -294,7 +298,7 @@ def _table(chosen: argparse.Namespace) -> None:
     for data in sorted(path for path in chosen.folder.iterdir() if path.is_dir()):
         scored, assessed = ({file.stem for file in (data / part).glob("*.json")} for part in ("scores", "assessments"))
         if REAL not in scored or not scored & assessed - {REAL}:
-            print(f"{data.name} is left out: expected scores on real rows, and sets with scores and assessments")
+            print(f"{data.name} is skipped: it needs scores on real rows, and sets with both scores and assessments")
             continue
         cases[data.name] = [Case.of(data, name, again=chosen.decide) for name in sorted(scored & assessed)]
     if not cases:

@@ -1,4 +1,4 @@
-"""Verdicts and measures of assessments against the scores of agents: tables for `verdict_agents.py`."""
+"""Tables for `verdict_agents.py`: verdicts and measures of assessments, compared with the scores of agents."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ Array = NDArray[Any]
 
 ORDER = ("use", "mix", "do not use")
 OUTCOMES = {"as good": 0.9, "costs": 0.6, "useless": -np.inf}
-"""The least score of each outcome, as a share of the score on real rows."""
+"""The lowest score of each outcome, as a share of the score on real rows."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One data set that was assessed, and that agents were trained on."""
+    """One synthetic data set with its assessment and the scores of agents that were trained on it."""
 
     data: str
+    """Name of the real data."""
     name: str
     unit: str
     floor: float
     """The score of random actions."""
     values: Array
-    """Of each seed."""
+    """The score of each seed."""
     reference: float
-    """The mean on real rows."""
+    """The mean score of agents that were trained on the real rows."""
     verdict: str
     decided_by: str
+    """Names of the measures that caused the verdict, or `-`."""
     measures: dict[str, Measure]
 
     @classmethod
     def of(cls, data: Path, name: str, *, again: bool) -> Case:
-        """From the files of `train` and `assess`. `again` decides with the thresholds of this version."""
+        """Read a case from the files of `train` and `assess`. `again` computes the verdict again, with the thresholds
+        of this version."""
         scored, real = (json.loads((data / "scores" / f"{one}.json").read_text()) for one in (name, REAL))
         assessed = json.loads((data / "assessments" / f"{name}.json").read_text())
         measures = {entry["name"]: Measure(**entry) for entry in assessed["measures"]}
@@ -65,11 +68,12 @@ class Case:
         )
 
     def relative(self, score: float) -> float:
-        """0 is chance, 1 the score on the real rows."""
+        """Return a score on the scale on which 0 is the score of random actions, and 1 the score on real rows."""
         return (score - self.floor) / (self.reference - self.floor)
 
     @property
     def share(self) -> float:
+        """The mean score of the seeds, relative to the score on real rows."""
         return self.relative(float(self.values.mean()))
 
     @property
@@ -77,7 +81,7 @@ class Case:
         return next(name for name, least in OUTCOMES.items() if self.share >= least)
 
     def gap(self, name: str) -> float:
-        """How much worse than real rows by this measure; NaN where it has no figure."""
+        """Return how much worse the set is than real rows by this measure, or NaN if the measure has no figure."""
         if name == "verdict":
             return float(ORDER.index(self.verdict))
         measure = self.measures.get(name)
@@ -94,7 +98,7 @@ class Case:
 
 
 def _values(scored: Mapping[str, Any]) -> Array:
-    """Of each seed; one that has diverged counts as chance."""
+    """Return the score of each seed. A seed that has diverged gets the score of random actions."""
     return np.array([scored["floor"] if value is None else value for value in scored["values"]], float)
 
 
@@ -104,11 +108,11 @@ class Sheet:
     header: list[str]
     rows: list[list[str]]
     figures: Any = None
-    """The same as numbers, for JSON."""
+    """The content of the table as numbers, for JSON."""
 
 
 Cases = Mapping[str, Sequence[Case]]
-"""By the name of their real data."""
+"""Cases by the name of their real data."""
 
 
 def sheets_of(cases: Cases, draws: int) -> list[Sheet]:
@@ -148,7 +152,8 @@ def _verdicts(made: Cases) -> Sheet:
 
 
 def _ranks(made: Cases, draws: int, draw: np.random.Generator) -> Sheet:
-    """`all` pools the data sets: scores as shares of those on real rows, measures as gaps to real rows."""
+    """Return the rank correlations of measures and scores. The group `all` combines all data sets: its scores are
+    relative to the scores on real rows, its measures are gaps to real rows."""
     groups = _with_all(made)
     figures = {
         name: {data: _ranked(cases, name, draws, draw) for data, cases in groups.items()} for name in _measures(made)
@@ -168,7 +173,7 @@ def _with_all(made: Cases) -> dict[str, Sequence[Case]]:
 
 
 def _measures(made: Cases) -> list[str]:
-    """The verdict itself, and those measures, in the order of the assessments, that tell sets apart."""
+    """Return `verdict` and the names of all measures that do not have the same gap for every set."""
     cases = _with_all(made)["all"]
     names = dict.fromkeys(name for case in cases for name in case.measures)
     gaps = {name: np.array([case.gap(name) for case in cases]) for name in names}
@@ -178,6 +183,7 @@ def _measures(made: Cases) -> list[str]:
 def _ranked(
     cases: Sequence[Case], name: str, draws: int, draw: np.random.Generator
 ) -> tuple[float, float, float] | None:
+    """Return the rank correlation of a measure with the score, and its 95 % interval. None if it cannot be computed."""
     known = [case for case in cases if np.isfinite(case.gap(name))]
     if len(known) < 3:
         return None
@@ -198,7 +204,7 @@ def _ranked(
 
 
 def spearman(one: Array, other: Array) -> float | None:
-    """Spearman's rank correlation; equal values share the mean of their ranks. None where one side is constant."""
+    """Return Spearman's rank correlation, or None if one side is constant. Equal values get the mean of their ranks."""
     ranks = [_ranks_of(one), _ranks_of(other)]
     if min(float(np.ptp(rank)) for rank in ranks) == 0:
         return None
@@ -212,12 +218,12 @@ def _ranks_of(values: Array) -> Array:
 
 
 def _limits(made: Cases, question: str) -> Sheet:
-    """For each data set the limit that the others suggest, and how well it sorts this one."""
+    """Return for each data set the limit of a measure that is best on the other data sets, and its accuracy."""
     rows, figures = [], {}
     for name in _measures(made):
         found = {data: _limit(made, data, name, question) for data in made}
         figures[name] = {data: dict(zip(("limit", "others", "this"), one, strict=True)) for data, one in found.items()}
-        rows.append([name, *(_told(*one) for one in found.values())])
+        rows.append([name, *(_limit_cell(*one) for one in found.values())])
     title = (
         f"Is the outcome '{question}'? The limit of the gap to real rows that is best on the other data sets, "
         "its balanced accuracy there, and on this one"
@@ -233,28 +239,29 @@ def _limit(made: Cases, data: str, name: str, question: str) -> tuple[float | No
     return limit, seen, balanced_accuracy(*_gaps_and_answers(made[data], name, question), limit)
 
 
-def _told(limit: float | None, seen: float | None, unseen: float | None) -> str:
+def _limit_cell(limit: float | None, seen: float | None, unseen: float | None) -> str:
     if limit is None:
         return "-"
     return f"{limit:.3g}: {seen:.2f}, " + ("-" if unseen is None else f"{unseen:.2f}")
 
 
 def _gaps_and_answers(cases: Sequence[Case], name: str, question: str) -> tuple[Array, Array]:
-    """Gaps, and whether they should lie above the limit: rows that are not as good, or that are useless."""
+    """Return the gaps of a measure, and whether they should be above the limit: sets that are not `as good` as real
+    rows, or sets that are `useless`."""
     known = [case for case in cases if np.isfinite(case.gap(name))]
     above = [(case.outcome == question) != (question == "as good") for case in known]
     return np.array([case.gap(name) for case in known]), np.array(above, bool)
 
 
 def balanced_accuracy(gaps: Array, above: Array, limit: float) -> float | None:
-    """The mean share of right answers of both kinds. None where one kind is missing."""
+    """Return the mean share of correct answers over both classes, or None if there is only one class."""
     if not above.any() or above.all():
         return None
     return float(((gaps[above] > limit).mean() + (gaps[~above] <= limit).mean()) / 2)
 
 
 def best_limit(gaps: Array, above: Array) -> tuple[float | None, float | None]:
-    """The limit between two gaps with the highest balanced accuracy, and that accuracy."""
+    """Return the limit with the highest balanced accuracy, halfway between two gaps, and this accuracy."""
     values = np.unique(gaps)
     limits = (values[1:] + values[:-1]) / 2
     found = [(balanced_accuracy(gaps, above, limit), float(limit)) for limit in limits]

@@ -1,11 +1,11 @@
-"""What a row is worth: how many real rows give the score of N real rows and a generator.
+"""Compute what a real row is worth: how many real rows give the same score as a generator that was fitted on N rows.
 
     python benchmarks/worth.py --out results/worth.md
 
-Reads the runs of `synther paper run fractions`, TD3+BC on parts of walker2d-mixed, and that on all of it. The score of
-agents on real rows is a curve over their number, which is taken to rise and to be straight between parts, on a
-logarithmic axis. Where it reaches the score of agents on synthetic rows is what their real rows are worth. Intervals
-are those of a bootstrap over the seeds, of both kinds of agents.
+Reads the runs of `synther paper run fractions` (TD3+BC on parts of walker2d-mixed) and the run on the whole data set.
+The score of agents on real rows is a curve over the number of rows. It is assumed to rise, and is interpolated linearly
+in the logarithm of the number. The number at which the curve reaches the score of agents on synthetic rows is what the
+generator's real rows are worth. Intervals come from a bootstrap over the seeds of both kinds of agents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = (
 _SAMPLES = 10_000
 
 Scores = Mapping[int, NDArray[np.float64]]
-"""Of the agents of each seed, by the number of real rows."""
+"""Scores of the agents, one per seed, by the number of real rows."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def scores(runs: Path, arm: str) -> Scores:
-    """Final scores by the number of real rows, of the runs that are there."""
+    """Return the final scores of all finished runs, by the number of real rows."""
     found = {}
     for name in PARTS:
         result = runs / name / "training" / "result.json"
@@ -71,19 +71,23 @@ def scores(runs: Path, arm: str) -> Scores:
 
 
 def worth(own: NDArray[np.float64], real: Scores, samples: int = _SAMPLES, seed: int = 0) -> Interval:
-    """Number of real rows on which agents score as those with the scores `own` (S,) do. Infinite where none is enough,
-    and at least as many as the smallest part has."""
+    """Return the number of real rows with which agents reach the mean of the scores `own` (S,), and its interval.
+
+    The number is infinite if all real rows are not enough. It is never below the size of the smallest part.
+    """
     draw = np.random.default_rng(seed)
 
     def means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mean, and those of samples with replacement."""
+        """Return the mean, followed by the means of bootstrap samples."""
         drawn = draw.choice(values, (samples, len(values))).mean(1)
         return np.concatenate([[values.mean()], drawn])
 
     rows, wanted = np.log(sorted(real)), means(own)
     curves = np.maximum.accumulate(np.stack([means(real[size]) for size in sorted(real)], 1), axis=1)
     found = np.array([_reached(score, curve, rows) for score, curve in zip(wanted, curves, strict=True)])
-    low, high = np.quantile(found[1:], [0.025, 0.975], method="nearest")  # of numbers that may be infinite
+    low, high = np.quantile(
+        found[1:], [0.025, 0.975], method="nearest"
+    )  # does not interpolate: numbers may be infinite
     return Interval(float(found[0]), float(low), float(high))
 
 
@@ -96,7 +100,7 @@ def _rows(value: float, real: Scores) -> str:
 
 
 def draw(found: Mapping[int, Interval], real: Scores, path: Path) -> None:
-    """Rows that were given against rows that would have been needed."""
+    """Plot the number of real rows with the same score against the number of rows that the generator was fitted on."""
     figure, most = blank(7.2, 4.6), max(real)
     heading(figure, "What a real row is worth with SynthER: walker2d, TD3+BC")
     axes = figure.subplots()
