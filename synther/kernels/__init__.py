@@ -1,5 +1,5 @@
-"""Operations that determine the speed on a GPU, each written in PyTorch and as a Triton kernel.
+"""The operations that take most of the time on a GPU. Each is written twice: in PyTorch and as a Triton kernel.
 
-The PyTorch version is the definition. It runs on a CPU, in other dtypes, and if Triton is not installed. The kernels
-save passes over memory.
+The PyTorch version is the definition. It also runs on a CPU, with other dtypes, and if Triton is not installed. The
+Triton kernels compute the same with fewer passes over memory.
 """

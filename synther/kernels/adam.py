@@ -1,4 +1,4 @@
-"""An Adam step that reads and writes each weight once."""
+"""An Adam step in one kernel, which reads and writes each weight once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ except ImportError:  # PyTorch for CPUs comes without it
     triton = None
 
 _BLOCK = 1024
-_SUMS = 256  # programs that sum the squares of a gradient, a sum each
+_SUMS = 256  # number of programs that sum the squares of a gradient; each writes one partial sum
 
 
 def adam_step(
@@ -33,19 +33,20 @@ def adam_step(
     follower: Tensor | None = None,
     tau: float = 0.0,
 ) -> None:
-    """Clip the gradient's norm, take one Adam step (Kingma and Ba 2015, Algorithm 1), refresh the working copy.
+    """Clip the norm of the gradient, take one Adam step (Kingma and Ba 2015, Algorithm 1), and update the working copy.
 
-    All tensors have the same shape, are contiguous and are updated in place. `weights`, `mean` and `square` are
-    float32. `gradient` and `working` have the network's dtype, and `working` may be `weights` itself. `step` (from 1)
-    and `rate` are scalars on the device. With a `max_grad_norm`, the norm of the gradient is clipped, or of each row of
-    it (S, P). Weights first shrink by the fraction `rate * decay`, as in AdamW. Then `follower` (such as the weights of
-    a target network) moves by the fraction `tau` towards the new weights.
+    All tensors have the same shape and are contiguous. They are updated in place. `weights`, `mean` and `square` are
+    float32. `gradient` and `working` have the dtype of the network, and `working` may be `weights` itself. `step` (from
+    1) and `rate` are scalars on the device. If `max_grad_norm` is given, the norm of the gradient is clipped; for
+    gradients (S, P), that of each row. Before the step, weights shrink by the fraction `rate * decay`, as in AdamW.
+    After it, `follower` (for example the weights of a target network) moves by the fraction `tau` towards the new
+    weights.
     """
     if triton is not None and weights.is_cuda:
         clips = max_grad_norm is not None
         members = gradient.numel() // gradient.shape[-1] if clips else 1
         size = weights.numel() // members
-        squares = step  # a placeholder, where nothing is clipped
+        squares = step  # a placeholder if nothing is clipped
         if clips:
             squares = step.new_empty(members, _SUMS, dtype=torch.float32)
             _squares_kernel[(_SUMS, members)](gradient, squares, size, _SUMS, 2048, num_warps=8)

@@ -1,4 +1,4 @@
-"""A layer of one network or of several, fused with what comes before and after its product."""
+"""A linear layer of one or several networks, fused with the elementwise operations before and after its product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ except ImportError:  # PyTorch for CPUs comes without it
 
 Activation = Literal["relu", "silu"]
 _PROCESSORS = 132
-"""Multiprocessors of a Hopper GPU."""
+"""Number of multiprocessors of a Hopper GPU."""
 
 
 def dense(
@@ -32,11 +32,16 @@ def dense(
     activated: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """y = a @ b for a (R, D) and b (D, C), or both with an axis of networks in front.
+    """Compute y = a @ b for a (R, D) and b (D, C), and apply other operations to y. Return y.
 
-    Then, in this order and where it is given: `bias` (C,) is added. y is multiplied by the derivative of the activation
-    at `slope`, its input (for ReLU, its output does as well). `skip` is added. `target` is subtracted, and the
-    difference multiplied by `scale`. The activation of y is written to `activated`, and y itself to `out`.
+    Both may have an axis of networks in front. The arguments that are given are applied in this order:
+
+    - `bias` (C,) is added.
+    - y is multiplied by the derivative of the activation `kind`. `slope` is the input of the activation; for ReLU, its
+      output gives the same result.
+    - `skip` is added.
+    - `target` is subtracted, and the difference is multiplied by `scale`.
+    - The activation of y is written to `activated`, and y to `out`.
     """
     alone = all(each is None for each in (bias, slope, skip, target, activated))
     if _runs_on_triton(a) and not alone:
@@ -65,6 +70,7 @@ def _runs_on_triton(x: Tensor) -> bool:
 
 
 def _stacked(tensor: Tensor) -> Tensor:
+    """Return the tensor with an axis of networks in front, if it has none."""
     return tensor if tensor.ndim == 3 else tensor.unsqueeze(0)
 
 
@@ -85,7 +91,8 @@ def _dense_triton(
     networks, rows, columns = y.shape
     depth = a.shape[2]
     tile = _tile(networks, rows, columns, depth)
-    # Arguments that are not used get y as a placeholder. All that are as large as y have its strides.
+    # The kernel needs a tensor for each argument: unused ones get y as a placeholder. Arguments of the size of y have
+    # the strides of y.
     flags = [given is not None for given in (bias, slope, skip, target, activated)]
     bias, slope, skip, target, activated = (
         y if given is None else given for given in (bias, slope, skip, target, activated)
@@ -99,8 +106,8 @@ def _dense_triton(
 
 
 def _tile(networks: int, rows: int, columns: int, depth: int) -> dict[str, int]:
-    """Small tiles where there are few of them, because each should find a multiprocessor of its own. Four stages of
-    any of them fit into the shared memory of GPUs that know bf16."""
+    """Return the sizes of a kernel's tiles. If there are few tiles, they are small, so that each runs on its own
+    multiprocessor. Four stages of each size fit into the shared memory of all GPUs with bf16."""
     few = networks * -(-rows // 64) * -(-columns // 32) <= 2 * _PROCESSORS
     high, wide, deep = (64, 32, 128) if few else (128, 64, 64)
     if depth <= 64:
@@ -109,10 +116,12 @@ def _tile(networks: int, rows: int, columns: int, depth: int) -> dict[str, int]:
 
 
 def _grid(networks: int, rows: int, columns: int, tile: dict[str, int]) -> tuple[int, int]:
+    """Return the number of tiles in a product, and the number of networks."""
     return -(-rows // tile["ROWS"]) * -(-columns // tile["COLUMNS"]), networks
 
 
 def _is_even(rows: int, columns: int, depth: int, tile: dict[str, int]) -> bool:
+    """Return whether the product divides into whole tiles, so that loads need no masks."""
     return not (rows % tile["ROWS"] or columns % tile["COLUMNS"] or depth % tile["DEPTH"])
 
 

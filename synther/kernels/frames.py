@@ -1,4 +1,4 @@
-"""Gather, shift, stack and scale frames in one pass."""
+"""Gather, shift, stack and scale image frames in one pass over memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ except ImportError:  # PyTorch for CPUs comes without it
 
 
 def frame_stacks(images: Tensor, records: Tensor, offsets: Tensor | None, pad: int, dtype: torch.dtype) -> Tensor:
-    """Stacks (..., K C, H, W) of the frames `records` (..., K) of `images` (N, H, W, C) uint8, scaled by x / 255 - 1/2.
+    """Return stacks of frames (..., K C, H, W), with pixels scaled to x / 255 - 1/2.
 
-    All frames of a stack are shifted by the same amount: the border is repeated `pad` times on each side, and H x W is
-    cut out at `offsets` (..., 2), down and right, from 0 to 2 pad. Without offsets frames are not shifted. In memory
-    channels come last, which is fastest for convolutions on a GPU.
+    `images` (N, H, W, C) are uint8. `records` (..., K) are the numbers of the K frames of each stack. All frames of a
+    stack are shifted by the same amount: the border pixels are repeated `pad` times on each side, and H x W pixels are
+    cut out at `offsets` (..., 2), down and right, from 0 to 2 pad. Without offsets, frames are not shifted. In memory,
+    channels come last, which is the fastest layout for convolutions on a GPU.
     """
     if offsets is None:
         offsets = records.new_full((*records.shape[:-1], 2), pad)
@@ -54,7 +55,7 @@ if triton is not None:
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, DEEP: tl.constexpr, PAD: tl.constexpr,
         BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One row of pixels of one stack."""
+        """Compute one row of pixels of one stack."""
         line = tl.program_id(0)
         stack, row = line // HEIGHT, line % HEIGHT
         at = tl.arange(0, BLOCK)

@@ -1,4 +1,7 @@
-"""Bias, layer norm and ReLU of a hidden layer, for many networks at once: one pass over memory in each direction."""
+"""Bias, layer norm and ReLU of a hidden layer, for many networks at once.
+
+The forward pass and the backward pass go over memory once each.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,18 @@ try:
 except ImportError:  # PyTorch for CPUs comes without it
     triton = None
 
-EPS = 1e-5  # as in nn.LayerNorm
-_WIDEST = 4096  # columns that fit into the registers of one program
-_ROWS = 16  # rows of one program of the backward pass: each program stores one partial sum per column
+EPS = 1e-5
+"""The constant added to the variance, as in `nn.LayerNorm`."""
+_WIDEST = 4096  # maximum number of columns that fit into the registers of one program
+_ROWS = 16  # rows per program of the backward pass; each program stores one partial sum per column
 
 
 def norm_relu(x: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, *, norm_first: bool) -> tuple[Tensor, Tensor]:
-    """relu(norm(x + bias)) with `norm_first`, else norm(relu(x + bias)), for x (N, B, C) and the rest (N, C).
+    """Return relu(norm(x + bias)) with `norm_first`, else norm(relu(x + bias)), and the statistics of the norm.
 
-    norm(y) = (y - mean) / sqrt(variance + EPS) * scale + shift, over the columns of each row. Also returns what
-    `norm_relu_backward` needs, (2, N, B): every row's mean and 1 / sqrt(variance + EPS). x must be contiguous.
+    x (N, B, C) must be contiguous; bias, scale and shift are (N, C). The norm is over the columns of each row:
+    norm(y) = (y - mean) / sqrt(variance + EPS) * scale + shift. The statistics (2, N, B), which `norm_relu_backward`
+    needs, are mean and 1 / sqrt(variance + EPS) of each row.
     """
     if _runs_on_triton(x):
         return _norm_relu_triton(x, bias, scale, shift, norm_first)
@@ -47,9 +52,11 @@ def norm_relu_backward(
     norm_first: bool,
     sums: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """The gradient in x + bias (N, B, C), from that in the result of `norm_relu`, which it is written over.
+    """Return the gradient with respect to x + bias (N, B, C).
 
-    `sums`, two tensors (N, C), receive the gradients in the scale and in the shift. x and `towards` must be contiguous.
+    `towards` is the gradient with respect to the result of `norm_relu`. It is overwritten with the returned gradient.
+    `sums`, two tensors (N, C), receive the gradients with respect to scale and shift. x and `towards` must be
+    contiguous.
     """
     if _runs_on_triton(x):
         return _norm_relu_backward_triton(towards, x, statistics, bias, scale, shift, norm_first, sums)
@@ -96,7 +103,7 @@ def _norm_relu_backward_triton(
 ) -> Tensor:
     networks, rows, columns = x.shape
     blocks = triton.cdiv(rows, _ROWS)
-    # Without sums, `towards` is a placeholder.
+    # The kernel needs a tensor for `partial`. Without sums, `towards` is a placeholder.
     partial = towards if sums is None else x.new_empty(2, networks, blocks, columns)
     _backward_kernel[(blocks, networks)](
         towards, x, statistics, partial, bias, scale, shift, rows, columns,
@@ -109,7 +116,7 @@ def _norm_relu_backward_triton(
 
 
 def _tile(columns: int) -> dict[str, int]:
-    """Whole rows, as many as make 2,048 numbers."""
+    """Return the sizes of a tile: whole rows, as many as give 2,048 numbers, but 1 to 16."""
     wide = max(16, triton.next_power_of_2(columns))
     return {"ROWS": min(_ROWS, max(1, 2048 // wide)), "COLUMNS": wide, "num_warps": 4 if wide <= 2048 else 8}
 
@@ -127,7 +134,7 @@ if triton is not None:
         inside = in_row[:, None] & in_column[None, :]
         line = network * rows + row
         place = line[:, None] * columns + column[None, :]
-        # Outside, all loads are 0, so sums over whole tiles are sums over what is inside.
+        # Loads outside of the matrix give 0, so sums over the whole tile are sums over the elements inside.
         y = tl.load(x + place, inside, 0.0) + tl.load(bias + network * bias_network + column, in_column, 0.0)[None, :]
         if not NORM_FIRST:
             y = tl.maximum(y, 0.0)

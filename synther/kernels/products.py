@@ -1,4 +1,4 @@
-"""Matrix products of many small networks at once, fused with bias, ReLU, mask and sums."""
+"""Matrix products of many small networks at once, fused with bias, ReLU, mask and column sums."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def product(
     add: bool = False,
     sums: Tensor | None = None,
 ) -> Tensor:
-    """a @ b for many networks at once: a (S, R, D), b (N, D, C), where N / S networks in turn share one a. (N, R, C)
+    """Return a @ b (N, R, C) for N networks at once, from a (S, R, D) and b (N, D, C).
 
-    Then `bias` (N, C) is added, the result is rectified, and set to 0 where `mask` (N, R, C) is not positive. It is
-    written to `out`, or added to it with `add`. `sums` (N, C) receives b summed over D: if the product is the gradient
-    of matrices, that is the gradient of their biases. Any strides are allowed, except that the last axis of `bias`,
-    `mask` and `sums` must be contiguous.
+    Each a is shared by N / S consecutive networks. Then `bias` (N, C) is added. With `rectify`, negative numbers are
+    set to 0. Where `mask` (N, R, C) is not positive, the result is set to 0. It is written to `out`, or with `add`
+    added to it. `sums` (N, C) receives b summed over D: if the product is the gradient of matrices, this is the
+    gradient of their biases. All strides are allowed, but the last axis of `bias`, `mask` and `sums` must be
+    contiguous.
     """
     if triton is not None and a.is_cuda and a.dtype == torch.float32:
         out = b.new_empty(b.shape[0], a.shape[1], b.shape[2]) if out is None else out
@@ -53,7 +54,7 @@ def product(
 
 
 def column_sums(b: Tensor, sums: Tensor) -> None:
-    """b (N, D, C) summed over D, into `sums` (N, C)."""
+    """Write the sum of b (N, D, C) over D to `sums` (N, C)."""
     if triton is not None and b.is_cuda and b.dtype == torch.float32:
         networks, depth, columns = b.shape
         _sum_kernel[(triton.cdiv(columns, 64), networks)](b, sums, columns, depth, *b.stride(), sums.stride(0), 64, 64)
@@ -71,10 +72,11 @@ def _product_triton(
     add: bool,
     sums: Tensor | None,
 ) -> None:
+    """Compute `product` with one Triton kernel."""
     rows, depth, columns, networks = *a.shape[1:], b.shape[2], len(b)
     tile = _product_tile(b, rows, columns, depth)
     grid = (triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(columns, tile["COLUMNS"]), networks)
-    # Arguments that are not used get `out` as a placeholder.
+    # The kernel needs a tensor for each argument: unused ones get `out` as a placeholder.
     no_bias, no_mask, no_sums = bias is None, mask is None, sums is None
     bias, mask, sums = (out if given is None else given for given in (bias, mask, sums))
     tf32 = torch.get_float32_matmul_precision() != "highest"
@@ -86,9 +88,9 @@ def _product_triton(
 
 
 def _product_tile(b: Tensor, rows: int, columns: int, depth: int) -> dict[str, int]:
-    """Tiles no larger than the product, and at least 16, which matrix units need.
+    """Return tile sizes that are not much larger than the product, and at least 16, which matrix units need.
 
-    Hopper's fastest units need tf32, at least 64 rows, and operands that are contiguous along the depth.
+    The fastest matrix units of Hopper need tf32, at least 64 rows, and operands that are contiguous along the depth.
     """
     tallest = 64 if b.stride(1) == 1 else 32
     high, wide = (min(most, max(16, 1 << (size - 1).bit_length())) for most, size in ((tallest, rows), (64, columns)))
@@ -96,10 +98,11 @@ def _product_tile(b: Tensor, rows: int, columns: int, depth: int) -> dict[str, i
 
 
 def _product_runs_on_triton(a: Tensor, b: Tensor) -> bool:
-    """Whether one kernel beats cuBLAS plus a pass over its result: for products that are small, thin, or share inputs.
+    """Return whether one Triton kernel is faster than cuBLAS followed by a pass over its result.
 
-    Measured on an H200 (`benchmarks/agents.py` shows the effect): for 256 x 256 x 256, up to 160 networks; never if
-    neither operand is contiguous along the depth, as in the gradient of a matrix.
+    This is the case for products that are small or thin, or that share inputs. Measured on an H200: for
+    256 x 256 x 256, up to 160 networks, but never if neither operand is contiguous along the depth, as in the gradient
+    of a matrix (`benchmarks/agents.py` shows the effect).
     """
     rows, depth, columns = a.shape[1], *b.shape[1:]
     if len(a) < len(b) or min(rows, depth, columns) < 64:
@@ -117,6 +120,7 @@ def _product_cublas(
     add: bool,
     sums: Tensor | None,
 ) -> None:
+    """Compute `product` with cuBLAS, and bias, ReLU, mask and addition with one kernel after it."""
     networks, _, columns = b.shape
     if sums is not None:
         column_sums(b, sums)
@@ -170,7 +174,7 @@ if triton is not None:
         if ADD:
             total += tl.load(place, in_row & in_column, 0.0)
         tl.store(place, total, in_row & in_column)
-        if SUMS:  # the same in every tile of these columns, so one tile writes it
+        if SUMS:  # the sum is the same in every tile of these columns, so only one tile writes it
             tl.store(sums + network * sums_network + column, summed, (column < columns) & (tile < across))
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

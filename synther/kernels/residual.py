@@ -1,4 +1,4 @@
-"""A residual block that reads its input once instead of four times."""
+"""A residual block in one kernel, which reads its input once instead of four times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _TILE = {"ROWS": 128, "COLUMNS": 256, "DEPTH": 64}
 
 
 def residual_block(x: Tensor, weight: Tensor, bias: Tensor, *, skip: bool = True, rectify: bool = False) -> Tensor:
-    """x + relu(x) W^T + b for x (N, W). Without `skip`, the `x +` is left out. With `rectify`, relu of the result."""
+    """Return x + relu(x) W^T + b for x (N, W).
+
+    Without `skip`, x is not added. With `rectify`, ReLU is applied to the result.
+    """
     if _block_runs_on_triton(x):
         return _residual_block_triton(x, weight, bias, skip, rectify)
     y = torch.addmm(bias, functional.relu(x), weight.t())
@@ -31,7 +34,10 @@ def _block_runs_on_triton(x: Tensor) -> bool:
 
 
 def _holds_a_tile(device: torch.device) -> bool:
-    """The tiles take 192 KiB of shared memory, which the data-centre chips Hopper (9) and Blackwell (10) have."""
+    """Return whether the device has the 192 KiB of shared memory that the tiles need.
+
+    The data-centre GPUs of generations Hopper (9) and Blackwell (10) have it.
+    """
     return torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
