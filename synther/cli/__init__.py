@@ -1,4 +1,7 @@
-"""The command line: `synther VERB ...`. The file of a verb is imported when it is used, so that help is fast."""
+"""The command line: `synther VERB ...`.
+
+The module of a verb is imported only when the verb is used, so that `synther --help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,27 @@ from synther.interrupts import interrupted_by_sigterm
 from synther.schema import printable
 
 VERBS = {
-    "upsample": "fit a model on replay data, write synthetic data, compare the two",
+    "upsample": "fit a model on replay data, write synthetic data, and compare both",
     "fit": "fit a model on replay data and save it",
-    "distill": "teach a saved model to draw a row in a few network calls",
-    "sample": "write synthetic data with a saved model",
+    "distill": "add a student to a saved model, which generates a row in a few network calls",
+    "sample": "generate synthetic data with a saved model",
     "assess": "assess whether synthetic data is good enough to train on, and show why",
     "compare": "compare several generators on the same data: diffusion, TVAE, CTGAN, noise",
     "train": "train agents offline on real or synthetic data, and evaluate them",
     "online": "train agents online, on real and synthetic data, and evaluate them",
-    "evaluate": "play episodes with trained agents, in their environment or another",
-    "pixels": "pixel agents: train them on frames, upsample their latents, retrain their heads",
-    "collect": "write experience as a data set, rows or frames: episodes of a policy, or of an online run",
-    "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
-    "inspect": "show what is in a file of data, a model, agents or a run",
-    "presets": "list the presets and what they choose",
-    "doctor": "show versions, device, renderers, memory and disk, and how to install what is missing",
-    "completion": "print a script for the Tab key, for bash, zsh or fish",
+    "evaluate": "play episodes with trained agents, in their environment or another one",
+    "pixels": "train pixel agents on frames, upsample their latents, and retrain their heads",
+    "collect": "play a policy, or export an online run, and save the rows or frames as a data set",
+    "paper": "list and run the paper's experiments, and show the results beside the paper's",
+    "inspect": "show the content of a data file, a model, a file of agents or a run",
+    "presets": "list the presets and their settings",
+    "doctor": "check versions, devices, rendering, memory, disk space and optional libraries",
+    "completion": "print a script for Tab completion in bash, zsh or fish",
 }
-"""Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`."""
+"""The verbs and their descriptions in `synther --help`.
+
+Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`.
+"""
 
 _HELP = """usage: synther COMMAND ...
 
@@ -37,18 +43,23 @@ Upsample replay data with a diffusion model, and train agents on it.
 
 {verbs}
 
-synther COMMAND --help shows the options of a command; synther --version the version."""
+Run `synther COMMAND --help` for the options of a command, and `synther --version` for the version."""
 
 _OF_MODELS = ("upsample", "fit", "distill", "sample", "presets")
+"""The verbs that are implemented in the module `models`."""
 
 
 def module_of(verb: str) -> ModuleType:
+    """Import the module that implements `verb`."""
     return import_module(f"synther.cli.{'models' if verb in _OF_MODELS else verb}")
 
 
 @interrupted_by_sigterm()
 def main(arguments: list[str] | None = None) -> int:
-    """Run a verb and return the exit code: 0 done, 1 failed, interrupted or could not write, 2 bad input."""
+    """Run a verb and return the exit code.
+
+    0: done. 1: failed, interrupted, or a file could not be written. 2: bad input.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help"):
         verbs = "\n".join(f"  {verb:10} {about}" for verb, about in VERBS.items())
@@ -75,16 +86,16 @@ def main(arguments: list[str] | None = None) -> int:
     except SyntherError as error:
         return _failed(2, str(error))
     except KeyboardInterrupt:
-        return _failed(1, "interrupted; the same command resumes from what was saved, or starts again")
+        return _failed(1, "interrupted: repeat the command to resume from the last checkpoint (or start again)")
     except SystemExit as stop:  # raised by tyro after --help and after arguments it cannot parse
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more on its way out
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more when it exits
         return 1
     except Exception as error:
         if os.environ.get("SYNTHER_DEBUG"):
             raise
-        if isinstance(error, OSError):  # a full disk, a read-only folder: not a bug
+        if isinstance(error, OSError):  # not a bug: for example a full disk or a read-only folder
             return _failed(1, str(error))
         return _failed(1, f"{type(error).__name__}: {error} (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)")
     return 0
@@ -96,5 +107,5 @@ def _failed(code: int, text: str) -> int:
 
 
 def entry() -> None:
-    """The installed command."""
+    """Run the installed command `synther`, and exit with its exit code."""
     sys.exit(main())

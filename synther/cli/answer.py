@@ -1,4 +1,4 @@
-"""What a command prints on stdout: a table for a person or one JSON object for a machine."""
+"""Print the results of a command on stdout, as a table or as one JSON object."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
-"""A number, a dash, or nothing."""
+"""A cell of a numeric column: a number, a percentage, a dash, or nothing."""
 Lines = Iterable[Sequence[str]]
+"""The rows of a table, as sequences of cells."""
 
 
 def answer(
     as_json: bool, facts: dict[str, Any], rows: Lines, title: str = "", header: Sequence[str] = ("", "")
 ) -> None:
-    """Print `facts` as JSON, or `rows` as a table: by default of names and values."""
+    """Print `facts` as JSON, or `rows` as a table. By default the table has two columns, names and values."""
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
@@ -35,7 +36,10 @@ def answer(
 
 
 def answer_outcomes(as_json: bool, outcomes: Sequence[Outcome], what: str) -> None:
-    """Print what became of several runs or models; if some are not finished, say so and fail."""
+    """Print the outcomes of several tasks, and raise an error if some are not finished.
+
+    `what` is the word for a task, such as "run" or "model".
+    """
     facts = {f"{what}s": [vars(outcome) for outcome in outcomes]}
     answer(as_json, facts, [(one.name, str(one)) for one in outcomes], header=(what, "outcome"))
     lost = [outcome.name for outcome in outcomes if outcome.error is not None]
@@ -44,7 +48,7 @@ def answer_outcomes(as_json: bool, outcomes: Sequence[Outcome], what: str) -> No
 
 
 def standing(name: str, found: EvalPoint | None, unit: str, after: str = "after") -> list[tuple[str, str]]:
-    """Rows with the score and the return of an evaluation; `unit` is updates or steps."""
+    """Return table rows with the score and the return of an evaluation. `unit` is "updates" or "steps"."""
     if found is None:
         return []
     spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
@@ -58,7 +62,7 @@ def standing(name: str, found: EvalPoint | None, unit: str, after: str = "after"
 def of_run(
     result: Result, arm: str, folder: Path, *, unit: str = "updates", missing: str = "none"
 ) -> list[tuple[str, str]]:
-    """Rows about the result of a run; `missing` is shown if it has no evaluation."""
+    """Return table rows with the result of a run. `missing` is shown if the run has no evaluation."""
     final, best = result.final(arm), result.best(arm) if len(result.curves[arm]) > 1 else None
     rows = [*standing("final", final, unit), *standing("best", best, unit)]
     rows += standing("stopped early", result.stopped(arm), unit, "by the held-out TD error, after at most")
@@ -77,7 +81,7 @@ def of_run(
 
 
 def over(count: int) -> str:
-    """`6 seeds: mean ± std`"""
+    """Return the text that explains figures over `count` seeds, such as "6 seeds: mean ± std"."""
     return seeds(count) + (": mean ± std" if count > 1 else "")
 
 
@@ -86,7 +90,7 @@ def seeds(count: int) -> str:
 
 
 def say(text: str) -> None:
-    """A paragraph as wide as the terminal."""
+    """Print a paragraph, wrapped at the width of the terminal."""
     text = "\n".join(map(printable, text.split("\n")))
     indent = "  " if text.startswith("- ") else ""
     wide = get_terminal_size().columns
@@ -94,7 +98,7 @@ def say(text: str) -> None:
 
 
 def table(header: Sequence[str], rows: Lines, title: str = "") -> None:
-    """Print rows under a header, which may be empty; columns of numbers are right-aligned."""
+    """Print a table. Without any header text the header is left out. Columns of numbers are right-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -106,10 +110,10 @@ def table(header: Sequence[str], rows: Lines, title: str = "") -> None:
         numeric = any(header) and all(_NUMBER.fullmatch(row[number]) for row in cells)
         drawn.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=number == 0)
     for row in cells:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))  # a file may be called [red].npz
+        drawn.add_row(*(Text(printable(cell)) for cell in row))  # not str: rich would read [red].npz as markup
     console = Console(soft_wrap=False)
     with console.capture() as printed:
-        if title:  # printed above the table, because a narrow table would wrap it
+        if title:  # printed separately, because a title of the table is wrapped at the width of the table
             console.print(Text(printable(title), style="bold"))
         console.print(drawn)
     print(*map(str.rstrip, printed.get().splitlines()), sep="\n")

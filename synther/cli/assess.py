@@ -21,27 +21,28 @@ if TYPE_CHECKING:
 class Assess(options.Preparing, options.Asking, options.Machine):
     """Assess whether SYNTHETIC is good enough to train on, and show why.
 
-    OUT receives report.html, a page for the browser, and assessment.json with all figures. Rows that were asked for
-    (--condition reward=top:0.1) are compared with the real rows of that region. Of Parquet files of more than 2M rows,
-    2M from random places are read.
+    The verdict is "use", "mix" or "do not use". OUT receives report.html, a page for the browser, and assessment.json
+    with all figures. With --condition (for example reward=top:0.1), synthetic rows are compared only with the real rows
+    that meet the condition. If Parquet files hold more than 2M rows, 2M rows from random places are read.
     """
 
     real: tyro.conf.Positional[str] = tyro.MISSING
-    """The rows that the model was fitted on: a file, a Minari id or folder, or a name."""
+    """The real rows that the model was fitted on: a file, a Minari id or folder, or the name of a data set."""
     synthetic: tyro.conf.Positional[str] = tyro.MISSING
-    """Synthetic rows, or a model (.safetensors) from which --samples rows are drawn."""
+    """Synthetic rows, or a model (.safetensors), which then generates --samples rows."""
     out: Path = tyro.MISSING
     """Folder for the report."""
     held_out: str | None = None
     """Real rows that the model was not fitted on. Default: a fifth of REAL."""
     env_id: str | None = None
-    """The environment, if REAL does not name it. Its simulator judges the dynamics."""
+    """Id of the environment, if REAL does not name it. Its simulator computes the true next observations."""
     simulator: options.On = True
-    """Do not use a simulator."""
+    """Do not compare with a simulator of the environment."""
     model: Path | None = None
-    """The model that made SYNTHETIC, for a longer report. Default: the model in a folder of `synther upsample`."""
+    """The model that generated SYNTHETIC, which adds sections to the report.
+    Default: the model in the same folder, if `synther upsample` wrote both."""
     samples: int = 100_000
-    """Rows to draw if SYNTHETIC is a model."""
+    """Number of rows to generate if SYNTHETIC is a model."""
 
 
 def assess(arguments: list[str]) -> None:
@@ -58,12 +59,14 @@ def assess(arguments: list[str]) -> None:
     source = Path(chosen.synthetic).expanduser()
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
-        raise ConfigError(f"{source} is a model itself: leave --model out, or give rows that the model made")
+        raise ConfigError(
+            f"{source} is a model itself: remove --model, or pass rows that the model generated as SYNTHETIC"
+        )
     requests = asked(chosen.condition, ()) or {}
     read: Any = {"seed": chosen.seed, "most": SAMPLE_ROWS}
     real = region(chosen.read_real(chosen.real, **read), requests)
     held_out = None if chosen.held_out is None else region(chosen.read_real(chosen.held_out, **read), requests)
-    beside = source.parent / "model.safetensors"  # in a folder of `synther upsample`
+    beside = source.parent / "model.safetensors"  # exists in a folder of `synther upsample`
     is_there = source.is_file() and (source.parent / "run.json").is_file() and beside.is_file()
     file = source if drawn else chosen.model or (beside if is_there else None)
     model = None if file is None else Synthesizer.load(file, device=chosen.device, precision=chosen.precision)
@@ -77,13 +80,13 @@ def assess(arguments: list[str]) -> None:
 
 
 def _name(source: str) -> str:
-    """The name of a file without its folder; an id is not changed."""
+    """Return the name of a file without its folder. An id is returned unchanged."""
     path = Path(source).expanduser()
     return path.resolve().name if path.exists() else source
 
 
 def _print_json(done: Assessed) -> None:
-    """The most important figures; the file has the rest: histograms, correlations, points."""
+    """Print the most important figures as JSON. Histograms, correlations and points are only in assessment.json."""
     kept = ("rows_real", "rows_synthetic", "rows_held_out", "env_id", "verdict", "notes")
     plain = done.assessment.to_json()
     measures = {entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in plain["measures"]}
@@ -94,6 +97,7 @@ def _print_json(done: Assessed) -> None:
 
 
 def _tell(done: Assessed) -> None:
+    """Print the figures as a table, followed by notes, the verdict and its reasons."""
     found, verdict = done.assessment, done.assessment.verdict
     figures = [
         (measure.label, _figure(measure.value), _figure(measure.real), measure.better)
@@ -113,7 +117,7 @@ def _tell(done: Assessed) -> None:
 
 
 def _figure(value: float | None) -> str:
-    """Four decimals, or two digits of small numbers; rounding errors are 0."""
+    """Format a figure with four decimals, or with two significant digits if it is below 0.01. Below 1e-9 it is 0."""
     if value is None:
         return "-"
     if abs(value) < 1e-9:

@@ -1,4 +1,7 @@
-"""`synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`"""
+"""The command `synther collect`.
+
+Examples: `synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,40 @@ from synther.folder import digest_of, written_once
 
 @dataclass(frozen=True)
 class Collect(options.Output):
-    """Keep experience as a data set: episodes of a policy in an environment, or the real buffer of an online run.
+    """Save experience as a data set: play episodes with a policy, or export the real rows of an online run.
 
-    Episodes are played on all cores. OUT appears when it is complete; an existing OUT is not replaced. With --pixels,
-    frames of a task of the dm_control suite are rendered, which needs EGL or OSMesa. After an interruption, the same
-    command resumes from the episodes in OUT.partial.
+    Episodes are played on all cores. OUT appears when it is complete. An existing OUT is never replaced. With --pixels,
+    frames of a dm_control task are saved instead of rows. Rendering needs EGL or OSMesa. After an interruption, the
+    same command resumes: with --pixels from the episodes in OUT.partial, otherwise from the start.
     """
 
     source: tyro.conf.Positional[str] = tyro.MISSING
-    """An id of Gymnasium or of the dm_control suite, such as Hopper-v4, or a folder written by `synther online`."""
+    """An environment of Gymnasium (Hopper-v4) or the dm_control suite, or a folder written by `synther online`."""
     out: str = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet; .hdf5 for frames), minari:NAMESPACE/NAME-v0, or a folder for a Minari data set."""
+    """A new file (.npz, .hdf5 or .parquet; for frames .hdf5), minari:NAMESPACE/NAME-v0, or a new Minari folder."""
     steps: int | None = None
-    """Rows to collect in an environment. Default: 100K. K and M suffixes are accepted."""
+    """Number of rows to collect in an environment. Default: 100K. K and M suffixes are accepted."""
     policy: tuple[str, ...] = ()
-    """random (the default), FILE.npz:ENV/LEVEL, or agents' files (.safetensors); of several, equal shares."""
+    """random (the default), FILE.npz:ENV/LEVEL, or a file of agents (.safetensors).
+    Several policies play equal shares of the steps."""
     member: int | None = None
-    """Index of the agent in its file. Default: 0, the first."""
+    """Index of the agent in a file of several agents. Default: 0, the first."""
     noise: float | None = None
-    """Standard deviation of noise added to an agent's actions, scaled to [-1, 1]. Default: no noise."""
+    """Standard deviation of the noise added to an agent's actions, for actions in [-1, 1]. Default: no noise."""
     stochastic: options.Flag = False
-    """Let an agent draw its actions from its distribution, as in training (SAC and its relatives)."""
+    """Draw an agent's actions from its own distribution, as in training (SAC and related algorithms)."""
     env_options: dict[str, Any] | None = None
-    """Arguments of gymnasium.make: '{"max_episode_steps": 500}'."""
+    """Arguments for gymnasium.make, as JSON. Example: '{"max_episode_steps": 500}'"""
     seed: int | None = None
-    """The same seed gives the same rows on any number of cores. Default: 0."""
+    """Random seed. The same seed gives the same rows on any number of cores. Default: 0."""
     pixels: options.Flag = False
-    """Keep frames of 84 x 84 pixels, while the policy acts on states: for pixel agents."""
+    """Save frames of 84 x 84 pixels, for pixel agents. The policy itself acts on states."""
     repeat: int | None = None
-    """With --pixels: how often each action is repeated. Default: 2. --steps counts decisions."""
+    """With --pixels: number of times that each action is repeated (--steps counts it once). Default: 2."""
     shadow_size: int | None = None
-    """With --pixels: width of the shadow map. Default: 4,096, as dm_control's. 512 takes half the time."""
+    """With --pixels: width of the shadow map. Default: 4,096, as in dm_control. 512 renders in half the time."""
     workers: int | None = None
-    """Processes that play episodes, or render them. Default: all cores."""
+    """Number of processes that play or render episodes. Default: all cores."""
 
 
 def collect(arguments: list[str]) -> None:
@@ -78,11 +82,11 @@ def collect(arguments: list[str]) -> None:
 
 
 def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
-    """Write rows; returns their summary."""
+    """Write a data set of rows, and return its summary."""
     from synther import formats
     from synther.collect.rows import Summary, buffer_of, roll_out
 
-    options.refuse(chosen, ("repeat", "shadow_size"), "is for frames: expected --pixels with it")
+    options.refuse(chosen, ("repeat", "shadow_size"), "is for frames: add --pixels, or remove it")
     run = _run_of(chosen)
     rows = _played(chosen, roll_out, options=chosen.env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
@@ -90,33 +94,35 @@ def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
 
 
 def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
-    """Write frames; returns their summary."""
+    """Write a data set of frames, and return its summary."""
     from synther.collect.frames import record_frames, record_run_frames, save_frames
     from synther.envs.pixels import REPEAT
 
     run = _run_of(chosen)
-    options.refuse(chosen, ["env_options"], "is for rows: frames are rendered of dm_control's own tasks")
+    options.refuse(chosen, ["env_options"], "is not possible with --pixels: the tasks of dm_control have no options")
     if run is None:
         more = {"repeat": REPEAT if chosen.repeat is None else chosen.repeat, "shadow_size": chosen.shadow_size}
         recorder = _played(chosen, record_frames, **more)
     else:
         recorder = record_run_frames(run, processes=chosen.workers, **chosen.passed("shadow_size"))
     found = save_frames(recorder, Path(target), progress=not chosen.quiet)
-    return {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
+    return {"frames": found.rows + found.episodes, **asdict(found)}  # each episode has one frame more than actions
 
 
 def _run_of(chosen: Collect) -> Path | None:
-    """The folder of a run, if SOURCE is one."""
+    """Return SOURCE as the folder of a run, or None if it is an environment."""
     folder = Path(chosen.source).expanduser()
     if not folder.is_dir():
         return None
     of_environments = "steps", "policy", "member", "noise", "stochastic", "env_options", "seed", "repeat"
-    options.refuse(chosen, of_environments, f"is for an environment: {folder} is a run, whose rows exist already")
+    options.refuse(
+        chosen, of_environments, f"is only for an environment, but {folder} is the folder of a run: remove it"
+    )
     return folder
 
 
 def _played(chosen: Collect, play: Callable[..., Any], **more: Any) -> Any:
-    """`play` the policy in the environment."""
+    """Call `play` with the environment, the policy and the other options, and return its result."""
     steps = 100_000 if chosen.steps is None else chosen.steps
     how = chosen.passed("member", "noise", "stochastic") | {"seed": chosen.seed or 0, "processes": chosen.workers}
     return play(chosen.source, chosen.policy or "random", steps, **how, **more)

@@ -1,4 +1,4 @@
-"""`synther compare DATA --generators diffusion,tvae,ctgan,noise --out FOLDER`"""
+"""The command `synther compare`, for example `synther compare DATA --generators diffusion,noise --out FOLDER`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from synther.errors import ConfigError
 
 @dataclass(frozen=True)
 class Compare(options.Named, options.Fitting):
-    """Fit several generators on DATA and measure how close the rows of each are to the real ones.
+    """Fit several generators on DATA, and measure how close their rows are to the real rows.
 
-    OUT receives comparison.md and comparison.json, and a folder for each generator with its settings and rows.
-    After an interruption, the same command resumes; with more --generators it adds them to the table.
+    OUT receives comparison.md, comparison.json, and a folder for each generator with its settings and rows. After an
+    interruption, the same command resumes. To add generators to the table, run it again with other --generators.
     """
 
     data: options.Data = tyro.MISSING
     out: options.Results = tyro.MISSING
     generators: str = "diffusion,tvae,ctgan,noise"
-    """Some of diffusion, tvae, ctgan, mbpo, additive, multiplicative, dynamics; noise is the last three."""
+    """Some of diffusion, tvae, ctgan, mbpo, additive, multiplicative and dynamics. noise stands for the last three."""
     samples: int = 100_000
-    """Synthetic rows of each generator. K and M suffixes are accepted."""
+    """Number of synthetic rows from each generator. K and M suffixes are accepted."""
     trials: int = 30
-    """Settings that are tried for tvae and ctgan. 0: only their defaults."""
+    """Number of settings to try for tvae and for ctgan. 0: use only their defaults."""
     epochs: int = 300
-    """Epochs of tvae and ctgan with the best settings."""
+    """Epochs of the final fit of tvae and ctgan, with the best settings."""
     trial_epochs: int = 30
-    """Epochs of a trial."""
+    """Epochs of each trial."""
     trial_rows: int = 20_000
-    """Maximum number of rows of a trial."""
+    """Maximum number of rows that a trial is fitted on."""
     jobs: int | None = None
-    """Trials that run at the same time, each in its own process. Default: one for each core, at most 16."""
+    """Number of trials at the same time, each in its own process. Default: one for each core, at most 16."""
     env_id: str | None = None
-    """The environment whose simulator judges next observations. Default: that of the data."""
+    """Id of the environment that simulates the true next observations. Default: the one that the data names."""
     simulator: options.On = True
-    """Do not use a simulator; there is then no dynamics error."""
+    """Do not use a simulator. The table then has no dynamics error."""
 
 
 def compare(arguments: list[str]) -> None:
@@ -50,7 +50,7 @@ def compare(arguments: list[str]) -> None:
 
     names = names_of(chosen.generators)
     if chosen.env_id is not None and not chosen.simulator:
-        raise ConfigError("--env-id names a simulator, but --no-simulator is given too: choose one")
+        raise ConfigError("--env-id and --no-simulator cannot be combined: remove one of them")
     jobs = min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs
     plan = options.build(Plan, chosen, settings=chosen.settings(), jobs=jobs)
     rows = chosen.part(chosen.read(chosen.data, chosen.seed))

@@ -1,4 +1,4 @@
-"""`synther completion bash|zsh|fish`"""
+"""The command `synther completion SHELL`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from synther.cli.answer import answer
 
 @dataclass(frozen=True)
 class Completion(options.Output):
-    """Print a script that completes commands and options of `synther` with the Tab key.
+    """Print a shell script. With it, the Tab key completes the commands and options of `synther`.
 
-    bash: `synther completion bash > ~/.local/share/bash-completion/completions/synther`
-    zsh: `synther completion zsh > DIR/_synther`, where DIR is in $fpath
-    fish: `synther completion fish > ~/.config/fish/completions/synther.fish`
+    - bash: `synther completion bash > ~/.local/share/bash-completion/completions/synther`
+    - zsh: `synther completion zsh > DIR/_synther`, where DIR is in $fpath
+    - fish: `synther completion fish > ~/.config/fish/completions/synther.fish`
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]] = tyro.MISSING
@@ -41,5 +41,5 @@ def completion(arguments: list[str]) -> None:
 
 
 def _one_of(kinds: dict[str, Any]) -> Any:
-    """All commands as one type with subcommands."""
+    """Combine several commands into one type, in which each command is a subcommand."""
     return Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())]  # noqa: UP007

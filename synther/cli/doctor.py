@@ -1,4 +1,4 @@
-"""`synther doctor`"""
+"""The command `synther doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from synther.cli.answer import answer, say
 
 @dataclass(frozen=True)
 class Doctor(options.Output):
-    """Show what SynthER finds on this machine, what is missing, and how to install it."""
+    """Check the installation, and say how to install what is missing.
+
+    Shows versions, devices, rendering, free memory and disk space, and which optional libraries are installed.
+    """
 
 
 def doctor(arguments: list[str]) -> None:

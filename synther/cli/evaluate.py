@@ -1,4 +1,4 @@
-"""`synther evaluate RUN --episodes 100`"""
+"""The command `synther evaluate`, for example `synther evaluate RUN --episodes 100`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from synther.plain import check_least, whole_seed
 
 @dataclass(frozen=True)
 class Evaluate(options.Output):
-    """Play episodes with trained agents, in their own environment or in another, and print returns and scores.
+    """Play episodes with trained agents, in their own environment or another one, and print returns and scores.
 
-    The run may be offline, online or on pixels, finished or not. Nothing is written; --json prints every episode.
+    The run can be an offline, online or pixel run, and does not have to be finished. No file is written. --json prints
+    every episode.
     """
 
     agents: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther train`, `online` or `pixels train`, or a file of agents (.safetensors)."""
     episodes: int | None = None
-    """Episodes of each agent. Default: as many as in training, or 10."""
+    """Number of episodes for each agent. Default: as in the evaluations of the run, or 10."""
     env_id: str | None = None
-    """Another environment than that of the run."""
+    """Id of another environment. Default: the environment of the run."""
     env_options: dict[str, Any] | None = None
-    """Arguments of gymnasium.make. Default: those of the training."""
+    """Arguments for gymnasium.make, as JSON. Default: those of the run."""
     workers: int | None = None
-    """Processes that play episodes. Default: all cores but one."""
+    """Number of processes that play episodes. Default: all cores but one."""
     seed: int = 0
-    """Decides the initial states; the same seed gives the same result."""
+    """Random seed of the initial states. The same seed gives the same result."""
 
 
 def evaluate(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`synther inspect FILE`"""
+"""The command `synther inspect FILE`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synther.cli.answer import answer, standing, table
 
 @dataclass(frozen=True)
 class Inspect(options.Named):
-    """Show what is in a file of data, a model, agents or the folder of a run."""
+    """Show the content of a data file, a file of frames, a model, a file of agents, or the folder of a run."""
 
     file: tyro.conf.Positional[str] = tyro.MISSING
     """Data (a file or a name), frames (.hdf5), a model or agents (.safetensors), or the folder of a run."""
@@ -42,7 +42,7 @@ def _run(chosen: Inspect, folder: Path) -> None:
 
     described = read_object(folder / "run.json")
     files = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    places = [folder / "result.json", folder / "training" / "result.json"]  # the latter in runs of `synther paper`
+    places = [folder / "result.json", folder / "training" / "result.json"]  # the second one for `synther paper` runs
     result = next((Result.read(place) for place in places if place.exists()), None)
     unit = "steps" if "steps" in described else "updates"
     figures = [("files", ", ".join(files))]
@@ -57,7 +57,7 @@ def _run(chosen: Inspect, folder: Path) -> None:
 
 
 def _options(described: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:
-    """Options by their full names, as on the command line, without those that are not set."""
+    """Yield the options that are set, with their full names (such as `fit.steps`) and their values as text."""
     for name, value in described.items():
         if isinstance(value, dict):
             yield from _options(value, *names, name)

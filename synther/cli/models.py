@@ -1,4 +1,4 @@
-"""`synther fit DATA`, `distill MODEL`, `sample MODEL`, `upsample DATA`, which fits and samples, and `presets`"""
+"""The commands for models: `synther fit`, `distill`, `sample`, `upsample` (fit and sample in one) and `presets`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Fit(options.Preparing, options.Fitting):
-    """What `fit` and `upsample` need for a model."""
+    """The options that `fit` and `upsample` share."""
 
     data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
     condition: tuple[str, ...] = ()
-    """What rows can be asked for later: reward, return, or other relevance functions."""
+    """Conditions of the model: reward, return, or other relevance functions.
+    `synther sample --condition` can then request rows by them."""
     ensemble: bool = False
-    """Also fit an ensemble of small dynamics models, for `synther sample --keep` and `--relabel`."""
+    """Also fit an ensemble of small dynamics models, for --keep and --relabel of `synther sample`."""
     tensorboard: options.Flag = False
-    """Write TensorBoard events of the fit, to OUT/tensorboard (of a model file: its name without suffix)."""
+    """Write TensorBoard events of the fit to OUT/tensorboard. If OUT is a model file, its suffix is left out."""
 
     def rows_and_model(self) -> tuple[Transitions | StoredRows, Synthesizer]:
-        """The rows, and the model that is to be fitted on them."""
+        """Return the real rows, and the model to fit on them. The model is not fitted yet."""
         from synther.synthesizer import Synthesizer
         from synther.upsample import stored_to_fit
 
@@ -50,7 +51,7 @@ class _Fit(options.Preparing, options.Fitting):
         return rows, Synthesizer(settings, device=self.device, precision=self.precision, seed=self.seed)
 
     def progress(self, shown: Progress | None = None) -> Progress:
-        """How progress is shown, and watched."""
+        """Return the object that reports progress on stderr, and writes it to TensorBoard if the option is given."""
         from synther.trackers import Watched
 
         shown = shown or resolve(not self.quiet)
@@ -62,18 +63,19 @@ class _Fit(options.Preparing, options.Fitting):
 class Fit(options.Engine, _Fit):
     """Fit a model on DATA and save it as one file. After an interruption, the same command resumes.
 
-    With --models N, OUT is a folder, and several workers (--parallel, --engine ray) can fit its models.
+    With --models N, N models with different seeds are saved in the folder OUT. Several workers can fit them at the same
+    time (--parallel, --engine ray).
     """
 
     out: Path = tyro.MISSING
-    """Where the model goes: a .safetensors file. With --models: a folder."""
+    """File for the model (.safetensors). With --models: a folder."""
     models: int = 1
-    """Fit this many models, of seeds SEED, SEED + 1 and so on, to OUT/seed-N/model.safetensors."""
+    """Number of models to fit. The seeds are SEED, SEED + 1 and so on, the files OUT/seed-N/model.safetensors."""
 
 
 @dataclass(frozen=True)
 class _OfSeed:
-    """One of several models, as a task of `synther.engines`."""
+    """The fit of one of several models, as a task of `synther.engines`."""
 
     chosen: Fit
 
@@ -86,7 +88,10 @@ class _OfSeed:
         _fit(chosen, chosen.progress(progress))
 
     def done(self, folder: Path) -> bool:
-        """Whether a model is there tells nothing about its data and options, which `execute` compares."""
+        """Return False, because a file alone does not show that it was fitted on the same data with the same options.
+
+        `execute` compares these, and skips a finished fit.
+        """
         return False
 
 
@@ -102,63 +107,67 @@ class Upsample(options.Asking, _Fit):
     samples: int = 1_000_000
     """Synthetic rows to write. K and M suffixes are accepted."""
     format: Literal["hdf5", "npz", "parquet"] = "hdf5"
-    """How the synthetic rows are written."""
+    """File format of the synthetic rows."""
     keep: float = 1.0
-    """The share of rows to keep. Below 1, an ensemble is fitted too, and the least consistent rows are discarded."""
+    """Share of the generated rows to keep.
+    Below 1, an ensemble of dynamics models is fitted too, and the rows that contradict it most are discarded."""
     relabel: Literal["ensemble"] | None = None
-    """Replace rewards and terminals by those of the ensemble. Implies --ensemble."""
+    """ensemble: replace rewards and terminals with the predictions of the ensemble. Implies --ensemble."""
 
 
 @dataclass(frozen=True)
 class Distill(options.Machine):
-    """Teach a saved model to draw a row in a few network calls. After an interruption, the same command resumes.
+    """Add a student to a saved model: a second network that generates a row in a few network calls.
 
-    The model gets a student, in the same file. `synther sample` then uses it, except for rows asked for by a condition.
+    The student is saved in the file of the model. `synther sample` then uses the student, except with --condition.
+    After an interruption, the same command resumes.
     """
 
     model: tyro.conf.Positional[Path] = tyro.MISSING
     """A file written by `synther fit` or `synther upsample`."""
     calls: int = 2
-    """Network calls for a row, 1 to 16."""
+    """Network calls of the student for each row, from 1 to 16."""
     steps: int | None = None
-    """Optimiser steps. Default: half of those of the fit."""
+    """Optimiser steps. Default: half as many as the fit had."""
     rows: int | None = None
-    """Rows of the model that the student learns from. Default: by the length of the fit, at most 1M."""
+    """Number of generated rows that the student learns from. Default: depends on the length of the fit, at most 1M."""
 
 
 @dataclass(frozen=True)
 class Sample(options.Guiding, options.Asking, options.Engine, options.Machine):
-    """Write synthetic rows of a saved model. After an interruption, the same command resumes.
+    """Generate synthetic rows with a saved model. After an interruption, the same command resumes.
 
-    Several workers (--parallel, --engine ray) can write the files of a folder.
+    If OUT is a folder, several workers can write its files at the same time (--parallel, --engine ray).
     """
 
     model: tyro.conf.Positional[Path] = tyro.MISSING
     """A file written by `synther fit` or `synther upsample`."""
     out: Annotated[str, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
-    """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet; or a folder of Parquet files (FOLDER/)."""
+    """A new file: .hdf5 (with D4RL's keys), .npz or .parquet. Or a folder for Parquet files, written FOLDER/."""
     samples: int = 1_000_000
-    """Rows to write. K, M and B suffixes are accepted."""
+    """Synthetic rows to write. K, M and B suffixes are accepted."""
     sampler: str | None = None
-    """sde, heun, euler, unipc or a registered sampler; distilled, the student; teacher, the model's own without it."""
+    """sde, heun, euler, unipc, a registered sampler, distilled (the student) or teacher (without the student).
+    Default: the student if there is one, otherwise the model's own sampler."""
     steps: int | None = None
-    """Sampler steps. Default: the model's own."""
+    """Sampler steps. Default: as saved in the model."""
     keep: float = 1.0
-    """The share of rows to keep. Below 1, the rows that the model's ensemble finds least consistent are discarded."""
+    """Share of the generated rows to keep.
+    Below 1, the rows that contradict the model's ensemble of dynamics models most are discarded."""
     relabel: Literal["ensemble"] | None = None
-    """Replace rewards and terminals by those of the model's ensemble."""
+    """ensemble: replace rewards and terminals with the predictions of the model's ensemble."""
 
 
 @dataclass(frozen=True)
 class Presets(options.Output):
-    """List the presets and what they choose."""
+    """List the presets and their settings: network, fit steps, sampler, and network calls for each row."""
 
 
 def fit(arguments: list[str]) -> None:
     chosen = options.parse("fit", Fit, arguments)
     if chosen.models != 1:
         return _fit_several(chosen)
-    options.refuse(chosen, chosen.run_by(), "is for several models: add --models")
+    options.refuse(chosen, chosen.run_by(), "is for fitting several models: add --models")
     if chosen.out.suffix != ".safetensors":
         raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
     model = _fit(chosen, chosen.progress())
@@ -229,7 +238,7 @@ def sample(arguments: list[str]) -> None:
         from synther.experiments.sources import agent_guide
 
         guide = agent_guide(chosen.policy.expanduser(), model, chosen.policy_strength, chosen.policy_std)
-        guide = guide if guide.strength else None  # which changes nothing, not even the sampler
+        guide = guide if guide.strength else None  # a guide of strength 0 must change nothing, not even the sampler
     sampler = model.sampler_for(wanted, asked=requests is not None or guide is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     how |= {"keep": chosen.keep, "relabel": chosen.relabel, **({} if guide is None else {"guide": guide})}

@@ -1,4 +1,10 @@
-"""Options that several commands share, numbers like 5M, presets as defaults, and specs built from options."""
+"""Parse the options of commands.
+
+Every command has a frozen dataclass of options, from which tyro builds its command line: a docstring below a field is
+the help text of the option. The classes here (`Output`, `Named`, `Machine`, `Fitting` ...) hold options that several
+commands share. `parse` turns arguments into such an object. It accepts numbers like 5M, takes defaults from the preset,
+and reads and writes config files. `build` copies options of the same names into a spec.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +34,30 @@ if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""Off by default. Flags whose default depends on a preset have a `--no-NAME` too."""
+"""A flag `--NAME` that is off by default. It has no `--no-NAME`, unlike the flags whose default a preset sets."""
 
 On = Annotated[Flag, tyro.conf.arg(help_behavior_hint="(default: False)")]
-"""On by default, so its flag is `--no-NAME`; without the hint, help would call that the default."""
+"""A flag that is on by default, so the command line has only `--no-NAME`.
+
+The hint corrects the help text, which would otherwise show `--no-NAME` as True by default.
+"""
 
 
 @dataclass(frozen=True)
 class Output:
-    """How the command answers."""
+    """Options of every command: how it prints its results, and config files."""
 
     json: Flag = False
     """Print one JSON object on stdout instead of a table."""
     quiet: Flag = False
-    """Report no progress on stderr."""
+    """Do not report progress on stderr."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
-    """Read options from a TOML file. Options of the command line win."""
+    """Read options from this TOML file. Options on the command line override it."""
     write_config: Path | None = None
-    """Write the given options as a TOML file for --config, and stop."""
+    """Write the given options to a TOML file that --config can read, and stop."""
 
     def passed(self, *names: str) -> dict[str, Any]:
-        """Some options, and whether progress is shown, for a function that calls them the same."""
+        """Return the options `names` and `progress` as keyword arguments for a function."""
         return {name: getattr(self, name) for name in names} | {"progress": not self.quiet}
 
 
@@ -57,22 +66,29 @@ Built = TypeVar("Built")
 Place = TypeVar("Place", str, Path, Path | None)
 
 
-_DATA = "A file (.npz, .hdf5, .parquet), a folder of Parquet files, a Minari id or folder, or a name: hopper-sac ..."
+_DATA = (
+    "A file (.npz, .hdf5, .parquet), a folder of Parquet files, a Minari id or folder, or the name of a data set, such "
+    "as hopper-sac."
+)
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
 Results = Annotated[Path, tyro.conf.arg(help="Folder for the results.")]
 
 
 @dataclass(frozen=True)
 class Named(Output):
-    """Where data sets are found by their names."""
+    """Options that say where to find a data set by its name."""
 
     folder: Annotated[Path | None, tyro.conf.arg(name="data")] = None
-    """Folder with data sets: walker2d-mixed.npz, D4RL's or V-D4RL's own files. Rolled-out data sets are kept there."""
+    """Folder to search for data sets by name: walker2d-mixed.npz, for example, or files of D4RL and V-D4RL.
+    Data sets that are rolled out from policies are saved there."""
     policies: Path | None = None
-    """File of policies (.npz), with which missing data sets can be rolled out."""
+    """File of policies (.npz). A named data set that is not found is rolled out from these policies."""
 
     def read(self, source: str, seed: int = 0, most: int = sys.maxsize) -> Transitions:
-        """The rows of a file, a Minari id or a named data set. Of Parquet files of more than `most` rows some."""
+        """Read the rows of a file, a Minari id or a named data set.
+
+        If Parquet files hold more than `most` rows, at most `most` of them are read, from random places.
+        """
         from synther import datasets
         from synther.formats.stream import read_at_most
 
@@ -84,17 +100,18 @@ class Named(Output):
 
 @dataclass(frozen=True)
 class Preparing(Named):
-    """What rows are made from the data."""
+    """Options that change the rows of the data before they are used."""
 
     n_step: int = 1
-    """Make n-step rows: the rewards of N steps, the observation after them, and their discount as an extra column."""
+    """Convert to n-step rows: the discounted sum of N rewards, and the observation after N steps.
+    The discount of that observation's value is an extra column."""
     discount: float = 0.99
-    """Discount of a step, for --n-step."""
+    """With --n-step: discount factor of one step."""
     next_actions: Flag = False
-    """Add the next action of each row as an extra column, for agents such as rebrac."""
+    """Add the next action to every row as an extra column, for agents that learn from it, such as rebrac."""
 
     def read_real(self, source: str, seed: int = 0, most: int = sys.maxsize) -> Transitions:
-        """The rows of `read`, prepared."""
+        """Read rows as `read` does, and convert them to n-step rows or add next actions, as the options say."""
         from synther.data.episodes import prepared
 
         return prepared(self.read(source, seed, most), self.n_step, self.next_actions, self.discount)
@@ -102,74 +119,76 @@ class Preparing(Named):
 
 @dataclass(frozen=True)
 class Machine(Output):
-    """Where the command runs."""
+    """Device, precision and random seed."""
 
     device: str = "auto"
     """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    """auto is bf16 on a GPU and float32 on a CPU."""
+    """Precision of the computation. auto: bf16 on a GPU, float32 on a CPU."""
     seed: int = 0
-    """The same seed on the same machine gives the same result."""
+    """Random seed. The same seed on the same machine gives the same result."""
 
 
 @dataclass(frozen=True)
 class Engine(Output):
-    """Who does several pieces of work: runs, or the files of a folder. See `synther.engines`."""
+    """Where several tasks are executed, such as runs, fits of models or files of rows. See `synther.engines`."""
 
     engine: Literal["local", "ray"] = "local"
-    """local: this machine, one after another. ray: the workers of a Ray cluster, several at once."""
+    """If there are several tasks (runs, models or files): local executes them on this machine, ray on a Ray cluster."""
     parallel: int = 1
-    """With local: how many at the same time, each in its own process. They share a GPU by CUDA MPS, if it is there."""
+    """With --engine local: number of tasks at the same time, each in its own process. They share the GPU."""
     gpus: float | None = None
-    """With ray: GPUs of a worker; 0.5 for two workers on each GPU."""
+    """With --engine ray: GPUs for each task. 0.5: two tasks share a GPU. Default: 1 if the cluster has GPUs."""
     address: str | None = None
-    """With ray: the address of a running cluster, such as 10.0.0.1:6379."""
+    """With --engine ray: address of a running cluster, such as 10.0.0.1:6379. Default: start one on this machine."""
 
     def run_by(self) -> Any:
-        """These options as `engines.run_all` takes them."""
+        """Return these options as keyword arguments of `engines.run_all`."""
         return {name: getattr(self, name) for name in ("engine", "parallel", "gpus", "address")}
 
 
 @dataclass(frozen=True)
 class Asking(Output):
-    """Which rows are asked for."""
+    """Options that request rows by a condition."""
 
     condition: tuple[str, ...] = ()
-    """Conditions by name, and which rows: reward=top:0.1, bottom:0.1, between:0.4:0.6 (quantiles) or a value."""
+    """Request rows by a condition of the model: NAME=top:0.1 (highest tenth), NAME=bottom:0.1,
+    NAME=between:0.4:0.6 (quantiles) or NAME=VALUE. NAME is reward, for example."""
     guidance: float = 1.0
-    """How much the condition counts: 1 is as in the real rows, more exaggerates."""
+    """Strength of the condition. 1: rows like the real rows that meet it. Above 1: more extreme rows."""
 
 
 @dataclass(frozen=True)
 class Guiding(Output):
-    """Whose actions synthetic rows have."""
+    """Options that guide synthetic rows towards the actions of a policy."""
 
     policy: Path | None = None
-    """Draw rows with the actions of these agents: checkpoint.safetensors of `synther train` or `synther online`."""
+    """Generate rows with the actions of these agents: checkpoint.safetensors of `synther train` or `synther online`."""
     policy_strength: float = 1.0
-    """With --policy: from 0, the actions of the data, to 1, those of the agents."""
+    """With --policy: a number from 0 (actions like those in the data) to 1 (actions of the agents)."""
     policy_std: float | None = None
-    """With --policy: standard deviation of actions about theirs. Default: that of edac and sac agents, 0 for others."""
+    """With --policy: standard deviation of the generated actions around the actions of the agents.
+    Default: the agents' own standard deviation for edac and sac, 0 for other agents."""
 
     def check_policy(self) -> None:
-        """Refuse options of a policy that is not there."""
+        """Raise an error if an option of the policy is given without `--policy`."""
         if self.policy is None:
-            refuse(self, ("policy_strength", "policy_std"), "is for --policy, which is not given: add it")
+            refuse(self, ("policy_strength", "policy_std"), "needs --policy, which is not given: add it")
 
 
 @dataclass(frozen=True)
 class Fitting(Machine):
-    """How a model is fitted. The preset sets the defaults of the last six groups."""
+    """How a model is fitted and sampled. The preset sets the defaults of the six groups of options."""
 
     of_latents: ClassVar[bool] = False
-    """Whether latents are fitted, for which the preset `auto` has other settings."""
+    """Whether the rows are latents of pixel agents, for which the presets `best` and `laptop` have other settings."""
 
     preset: str = "auto"
-    """A name of `synther presets`; auto is laptop without a GPU, best with one, with other settings for latents."""
+    """Sets the defaults of the groups of options below: see `synther presets`. auto: best on a GPU, laptop on a CPU."""
     fraction: float | None = None
-    """Use a random fraction of the rows."""
+    """Use only this fraction of the rows, chosen at random. Default: all rows."""
     minutes: float | None = None
-    """Stop fitting after this many minutes (short for --fit.minutes)."""
+    """Stop fitting after this many minutes (same as --fit.minutes)."""
     fit: FitConfig = field(default_factory=FitConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
@@ -178,15 +197,20 @@ class Fitting(Machine):
     distill: DistillConfig = field(default_factory=DistillConfig)
 
     def part(self, rows: Transitions) -> Transitions:
+        """Return the random part of `rows` that `--fraction` selects."""
         return rows if self.fraction is None else rows.subsample(self.fraction, self.seed)
 
     def settings(self) -> Settings:
+        """Return the settings of the generator: the preset, with the options that were given."""
         chosen = Settings(self.network, self.noise, self.fit, self.sampler, self.data_options, self.distill)
         return chosen if self.minutes is None else chosen.changed(fit={"minutes": self.minutes})
 
 
 def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
-    """Arguments as an `options` object; a preset among them sets the defaults of the others."""
+    """Parse `arguments` into an `options` object, with the defaults of the preset that they name.
+
+    Also reads `--config`. With `--write-config`, writes the file and exits. Sets up logging to stderr.
+    """
     defaults: dict[str, Any] = {}
     if issubclass(options, Fitting):
         defaults = _preset_defaults(arguments, options.of_latents)
@@ -215,7 +239,7 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
 
 
 class _OneLine(logging.Formatter):
-    """Messages hold names out of files, which may hold anything."""
+    """Escape control characters in log messages, because messages contain names from files."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -224,9 +248,10 @@ class _OneLine(logging.Formatter):
 def parse_with_agent(
     verb: str, options: type[Options], arguments: list[str], default: AgentConfig, *hidden: str
 ) -> tuple[Options, dict[str, Any]]:
-    """The options of a verb, and those of the agent, `--agent.NAME`, without the `hidden` ones.
+    """Parse the options of a verb, and the options of the agent (`--agent.NAME`) except the `hidden` ones.
 
-    The name of a flag would depend on its default, so agents have none: `--agent.deterministic False`.
+    Options of agents that are True or False take a value, as in `--agent.deterministic False`. As flags, their names
+    would depend on their defaults.
     """
     own: Any = options  # mypy takes the hash of a class for that of its instances
     parsed = parse(verb, _with_agent(own, default, hidden), arguments)
@@ -235,7 +260,7 @@ def parse_with_agent(
 
 @cache
 def _with_agent(options: type[Options], default: AgentConfig, hidden: tuple[str, ...]) -> Any:
-    """The options of a verb with those of the agent as their field `config`."""
+    """Return a subclass of `options` with an additional field `config`, which holds the options of the agent."""
     kind, hints = type(default), get_type_hints(type(default))
     shown = [option.name for option in fields(kind) if option.init and option.name not in hidden]
     hide = {name: Annotated[hints[name], tyro.conf.Suppress] for name in hints if name not in shown}
@@ -250,27 +275,31 @@ def _with_agent(options: type[Options], default: AgentConfig, hidden: tuple[str,
 
 
 def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
-    """A spec of some `kind`, from the options of the same names; `own` are its other fields."""
+    """Build a spec of class `kind`. Its fields are copied from the options with the same names, or given in `own`."""
     names = {option.name for option in fields(kind)} - own.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(chosen, name) for name in names if hasattr(chosen, name)}, **own)
 
 
 def from_anywhere(path: Place) -> Place:
-    """A path as workers in other folders find it; what is no path here, such as the name of a data set, as it is."""
+    """Make an existing path absolute, so that workers in other folders find it. Other text, such as the name of a data
+    set, is returned unchanged."""
     if path is None or not Path(path).expanduser().exists():
         return path
     return type(path)(Path(path).expanduser().resolve())
 
 
 def refuse(chosen: Output, names: Iterable[str], why: str) -> None:
-    """Refuse options that are not left at their defaults; `why` says what they are for."""
+    """Raise an error if one of the options `names` differs from its default. `why` is the rest of the message."""
     for name in names:
         if getattr(chosen, name) != getattr(type(chosen), name):
             raise ConfigError(f"--{'data' if name == 'folder' else name.replace('_', '-')} {why}")
 
 
 def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:
-    """Look ahead for the first argument that is one of `names`, and not the value of an option such as `--out`."""
+    """Return the first argument that is one of `names` and not the value of an option such as `--out`, or `default`.
+
+    It is needed before the arguments are parsed, because other options depend on it.
+    """
     flags = {name for one in fields(options) if isinstance(one.default, bool) for name in (one.name, f"no_{one.name}")}
     for before, word in pairwise(["", *arguments]):
         is_value = before.startswith("--") and "=" not in before and before[2:].replace("-", "_") not in flags
@@ -280,7 +309,10 @@ def positional(options: type[Output], arguments: list[str], names: Collection[st
 
 
 def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
-    """Look ahead for some options, because the defaults of others depend on them."""
+    """Return the values of a few options before all arguments are parsed, because other defaults depend on them.
+
+    The keyword arguments are the names of the options and their defaults.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", default=default)
@@ -291,12 +323,15 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
 
 
 def named(arguments: list[str]) -> list[str]:
-    """The arguments without values, and options as help spells them: `--refresh_every=9` as `--refresh-every`."""
+    """Return the arguments without the values behind `=`, spelled with dashes.
+
+    For example, `--refresh_every=9` becomes `--refresh-every`.
+    """
     return [word.partition("=")[0].replace("_", "-") for word in arguments]
 
 
 def parse_count(text: str) -> int:
-    """5M, 100K, 1.5M, 2_000, 1e6 or 42 as a whole number."""
+    """Parse a whole number such as 5M, 100K, 1.5M, 2_000, 1e6 or 42."""
     match = re.fullmatch(r"(-?[\d_]*\.?\d+(?:e\d{1,2})?)([KMB]?)", text.strip(), re.IGNORECASE)
     factor = {"": 1, "K": 1_000, "M": 1_000_000, "B": 1_000_000_000}
     value = Decimal(match[1].replace("_", "")) * factor[match[2].upper()] if match else Decimal("0.5")
@@ -310,13 +345,13 @@ def _env_options(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError:
         found = None
-    if not isinstance(found, dict):  # no ValueError, around which tyro would draw a box
+    if not isinstance(found, dict):  # not a ValueError: tyro would draw a box around its message
         example = '{"max_episode_steps": 500}'
         raise SyntherError(f"--env-options must be a JSON object, such as {example!r}, got {text!r}")
     return found
 
 
-# A shell leaves the ~ of `--out=~/runs` as it is.
+# Paths are expanded here, because a shell does not expand the ~ in `--out=~/runs`.
 _READERS: dict[Any, Callable[[str], Any]] = {
     int: parse_count,
     float: float,
@@ -327,7 +362,10 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 
 def _rule(kind: Any, optional: bool = False) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
-    """How options of a `kind` are read and shown. Help does not mention that they may be None."""
+    """Return the rule by which tyro reads and shows options of type `kind`.
+
+    With `optional`, the rule is for `kind | None`. The help text shows such an option like one of type `kind`.
+    """
     wanted = kind | None if optional else kind
     taken: Any = {float: (float, int), dict[str, Any]: dict}.get(kind, kind)
     spec = tyro.constructors.PrimitiveConstructorSpec(
@@ -341,7 +379,7 @@ def _rule(kind: Any, optional: bool = False) -> Callable[[tyro.constructors.Prim
 
 
 def readers() -> tyro.constructors.ConstructorRegistry:
-    """How tyro reads our options."""
+    """Return the rules by which tyro reads the types in `_READERS`."""
     registry = tyro.constructors.ConstructorRegistry()
     for kind in _READERS:
         registry.primitive_rule(_rule(kind))
@@ -350,7 +388,7 @@ def readers() -> tyro.constructors.ConstructorRegistry:
 
 
 def _shown(value: int | None) -> str:
-    """1000000 as 1M and 5000 as 5K, where that is exact."""
+    """Return a number in short form if that is exact: 1000000 as 1M, 5000 as 5K."""
     for size, letter in ((1_000_000, "M"), (1_000, "K")):
         if value and value % size == 0:
             return f"{value // size}{letter}"
@@ -358,6 +396,7 @@ def _shown(value: int | None) -> str:
 
 
 def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:
+    """Return the settings of the preset that `arguments` name, by the names of the fields of `Fitting`."""
     known = ahead(arguments, preset="auto", device="auto")
     gpu = False
     if known.preset == "auto" and not {"-h", "--help"} & set(arguments):

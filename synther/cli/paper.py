@@ -1,4 +1,4 @@
-"""`synther paper list`, `synther paper run NAME`, `synther paper table NAME`"""
+"""The commands `synther paper list`, `synther paper run NAME` and `synther paper table NAME`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from synther.experiments.spec import ChangeOptions
 
 @dataclass(frozen=True)
 class Paper(ChangeOptions, options.Engine, options.Named):
-    """The paper's experiments, offline, online and on frames, and our own on freely available data.
+    """Repeat the paper's experiments (offline, online and on frames), or run ours on freely available data.
 
-    `list` names them. `run NAME` trains all runs of an experiment: OUT/runs receives a folder for each run, which
-    experiments share, and OUT/models the fitted generators. Finished runs are skipped, and after an interruption, the
-    same command resumes. A run without data is reported, and the other runs go on. `table NAME` shows the results,
-    mean ± standard deviation, with the paper's in brackets: OUT receives NAME.md, NAME.json and pictures.
+    - list: list the experiments.
+    - run NAME: train all runs of an experiment. OUT/runs receives a folder for each run, and OUT/models the fitted
+    generators. Experiments share these. Finished runs are skipped. After an interruption, the same command resumes. If
+    the data of a run is missing, that run is reported, and the others continue.
+    - table NAME: show the results as mean ± standard deviation, with the paper's results in brackets. OUT receives
+    NAME.md, NAME.json and pictures.
     """
 
     action: tyro.conf.Positional[Literal["list", "run", "table"]] = tyro.MISSING
     """list, run or table."""
     name: tyro.conf.Positional[str] = ""
-    """The experiment, for run and table."""
+    """Name of the experiment, for run and table."""
     out: Path = Path("paper")
     """Folder for the results of all experiments."""
     only: tuple[str, ...] = ()
-    """Only runs with one of these texts in their names: walker2d-mixed, iql."""
+    """Execute only the runs that have one of these texts in their names, such as: walker2d-mixed iql"""
     workers: int | None = None
-    """Processes of a run that play episodes. Default: all cores but one."""
+    """Number of processes that play episodes, for each run. Default: all cores but one."""
     device: str = "auto"
     """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
 
 
 _SHARED = ("json", "quiet", "config_file", "write_config", "action", "name", "out")
-"""Options of all actions; the others are for `run`."""
+"""Options that every action accepts. All other options are only for `run`."""
 
 
 def paper(arguments: list[str]) -> None:
@@ -52,7 +54,7 @@ def paper(arguments: list[str]) -> None:
         _run(chosen, command)
         return
     of_run = (option.name for option in fields(chosen) if option.name not in _SHARED)
-    options.refuse(chosen, of_run, f"is for `synther paper run`, not for {chosen.action}")
+    options.refuse(chosen, of_run, f"is for `synther paper run`, not for `synther paper {chosen.action}`: remove it")
     if chosen.action == "table":
         _table(chosen, command)
     else:
@@ -83,13 +85,15 @@ def _run(chosen: Paper, command: str) -> None:
 
     wanted = find(chosen.name)
     check_least(chosen, workers=1)
-    Request("", chosen.folder, chosen.policies)  # refuses a folder or a file that does not exist
+    Request("", chosen.folder, chosen.policies)  # raises an error if the folder or the file does not exist
     if chosen.engine == "local":
-        pick_device(chosen.device)  # with Ray, only the workers need it
+        pick_device(chosen.device)  # with Ray, only the workers need the device
     jobs = wanted.chosen(chosen.only)
     if not jobs:
         names = ", ".join(job.name for job in wanted.jobs)
-        raise ConfigError(f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: its runs are {names}")
+        raise ConfigError(
+            f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: expected part of {names}"
+        )
     place = Place(chosen.out / "models", chosen.folder, chosen.policies, chosen.device, chosen.workers, command)
     specs = [job.changed(chosen) for job in jobs]
     outcomes = execute_all(specs, chosen.out / RUNS, place, **chosen.run_by(), progress=not chosen.quiet)
@@ -105,7 +109,7 @@ def _table(chosen: Paper, command: str) -> None:
 
     wanted = find(chosen.name)
     if not chosen.out.is_dir():
-        raise ConfigError(f"{chosen.out}: no such folder; expected the --out of `synther paper run`")
+        raise ConfigError(f"{chosen.out}: no such folder; expected the --out folder of `synther paper run`")
     found = Table.of(wanted, chosen.out)
     facts = {"command": command, **origin(compute.pick_device("cpu"))}
     files = found.write(chosen.out, facts)

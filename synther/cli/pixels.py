@@ -1,4 +1,4 @@
-"""`synther pixels train|encode|upsample|retrain|evaluate ...`"""
+"""The commands `synther pixels train`, `encode`, `upsample`, `retrain` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pixels(options.Output):
-    """Pixel agents, and synthetic latents for them, in five steps.
+    """Train pixel agents, and retrain them on synthetic latents, in five steps.
 
-    `train` an agent on frames; `encode` the frames to latents, the outputs of its trunks; `upsample` the latents with
-    diffusion models; `retrain` the agent's heads on them; `evaluate` the agents where frames can be rendered. Each step
-    has its own options: see `synther pixels train --help` and so on.
+    - train: train agents on frames.
+    - encode: convert the frames to latents, which are the outputs of the agents' trunks.
+    - upsample: fit diffusion models on the latents, and generate synthetic latents.
+    - retrain: train the heads of the agents again, on synthetic latents.
+    - evaluate: play episodes with the agents, on a machine that can render frames.
+
+    Each step has its own options: see `synther pixels train --help` and so on.
     """
 
     action: tyro.conf.Positional[Literal["train", "encode", "upsample", "retrain", "evaluate"]] = tyro.MISSING
@@ -35,11 +39,11 @@ class Pixels(options.Output):
 
 @dataclass(frozen=True)
 class Training(PixelOptions, options.Output):
-    """How agents are trained and evaluated."""
+    """The options that `train` and `retrain` share."""
 
     out: options.Results = tyro.MISSING
     evaluate: options.On = True
-    """Leave the evaluation to `synther pixels evaluate`."""
+    """Do not evaluate the agents now. `synther pixels evaluate` can do it later."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +51,23 @@ class Train(SeedOptions, Training):
     """Train agents on FRAMES with several seeds at once, and evaluate them.
 
     OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors, policy.safetensors and, after the evaluation,
-    result.json. After an interruption, the same command resumes. `synther pixels train ALGORITHM --help` shows the
-    options of that algorithm.
+    result.json. After an interruption, the same command resumes. To see the options of an algorithm, run `synther
+    pixels train ALGORITHM --help`.
     """
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
     """drq_bc or bc."""
     frames: tyro.conf.Positional[str] = tyro.MISSING
-    """V-D4RL's files (a folder or one .hdf5), a folder of .npz episodes, a Minari data set, or what `collect` wrote."""
+    """Files of V-D4RL (a folder or one .hdf5), a folder of .npz episodes, a Minari data set, or output of `collect`."""
     env_id: str | None = None
-    """The environment, if FRAMES do not name it: dm_control/walker-walk-v0."""
+    """Id of the environment, such as dm_control/walker-walk-v0, if FRAMES do not name it."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    """auto is bf16 on a GPU and float32 on a CPU."""
+    """Precision of the computation. auto: bf16 on a GPU, float32 on a CPU."""
 
 
 @dataclass(frozen=True)
 class Encode(options.Output):
-    """Encode FRAMES with the trunks of RUN. OUT receives seed-0.npz and so on."""
+    """Convert FRAMES to latents with the trunks of the agents in RUN. OUT receives seed-0.npz and so on."""
 
     run: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther pixels train`."""
@@ -72,11 +76,12 @@ class Encode(options.Output):
     out: Path = tyro.MISSING
     """Folder for the latents."""
     features: Literal["both", "actor", "critic"] | None = None
-    """Whose trunk makes the latents: each its own, or one for both. Default: all trunks. BC has an actor only."""
+    """Trunks that compute the latents. both: actor and critic each use their own. actor or critic: both use this one.
+    Default: all trunks of the agent. BC has only an actor."""
     shifts: int = 8
-    """Random shifts with which each frame is encoded, as rows of their own; 0 for none."""
+    """Number of random shifts of each frame. Every shifted frame becomes a row. 0: encode frames without a shift."""
     pairs: options.Flag = False
-    """Only latents and actions, which is all that the heads of BC learn from."""
+    """Write only latents and actions. The heads of BC need nothing else."""
     seed: int = 0
     """Seed of the random shifts."""
     device: str = "auto"
@@ -85,69 +90,70 @@ class Encode(options.Output):
 
 @dataclass(frozen=True)
 class Upsample(options.Fitting):
-    """Fit a model on the LATENTS of each seed, and write synthetic latents.
+    """Fit a model on the latents of each seed, and write synthetic latents.
 
-    OUT receives seed-0.hdf5 and so on, and the models. After an interruption, the same command resumes.
+    OUT receives seed-0.hdf5 and so on, and the models. After an interruption, the same command resumes. The presets
+    best and laptop have special settings for latents.
     """
 
     of_latents = True
     latents: tyro.conf.Positional[Path] = tyro.MISSING
-    """Folder of `synther pixels encode`."""
+    """Folder written by `synther pixels encode`."""
     out: options.Results = tyro.MISSING
     samples: int = 5_000_000
-    """Synthetic rows of each seed. K and M suffixes are accepted."""
-    seed: Annotated[int, tyro.conf.Suppress] = 0  # each has its own
+    """Number of synthetic rows for each seed. K and M suffixes are accepted."""
+    seed: Annotated[int, tyro.conf.Suppress] = 0  # not used: every model has the seed of its agent
     fraction: Annotated[float | None, tyro.conf.Suppress] = None
 
 
 @dataclass(frozen=True)
 class Retrain(Training):
-    """Retrain the heads of RUN on the latents in DATA, and evaluate the agents.
+    """Train the heads of the agents in RUN again, on the latents in DATA, and evaluate the agents.
 
-    Encoder and trunks are not changed. OUT receives the same files as from `train`. After an interruption, the same
-    command resumes.
+    Encoders and trunks are not changed. OUT receives the same files as from `synther pixels train`. After an
+    interruption, the same command resumes.
     """
 
     run: tyro.conf.Positional[Path] = tyro.MISSING
-    """Folder of `synther pixels train`."""
+    """Folder written by `synther pixels train`."""
     data: tyro.conf.Positional[Path] = tyro.MISSING
-    """Folder of `synther pixels upsample`, or of `encode` for the real latents."""
+    """Folder of latents: synthetic ones (`synther pixels upsample`) or real ones (`synther pixels encode`)."""
     real: Path | None = None
-    """Folder of `encode`, whose real latents are mixed with those in DATA."""
+    """Folder of real latents (`synther pixels encode`), to mix with the latents in DATA."""
     ratio: float = 0.5
     """With --real: the share of latents from DATA in every batch."""
     precision: Literal["auto", "float32", "tf32"] = "auto"
-    """auto is tf32 on a GPU and float32 on a CPU."""
+    """Precision of the computation. auto: tf32 on a GPU, float32 on a CPU."""
 
 
 @dataclass(frozen=True)
 class Evaluate(options.Output):
-    """Play episodes with the agents of RUN, and write its result.json. This may run on another machine than `train`.
+    """Play episodes with the agents in RUN, and write result.json there.
 
-    After an interruption, the same command resumes.
+    This can run on another machine than the training. After an interruption, the same command resumes.
     """
 
     run: tyro.conf.Positional[Path] = tyro.MISSING
-    """Folder of `synther pixels train` or `retrain`, or a copy of its policy.safetensors and .json files."""
+    """Folder written by `synther pixels train` or `retrain`, or a copy of its policy.safetensors and .json files."""
     episodes: int = 10
-    """Episodes of each seed."""
+    """Number of episodes for each seed."""
     env_id: str | None = None
-    """The environment, if the frames of RUN do not name it: dm_control/walker-walk-v0."""
+    """Id of the environment, such as dm_control/walker-walk-v0, if the frames of RUN did not name it."""
     repeat: int | None = None
-    """How often each action is repeated. Default: as in the frames of RUN, or 2."""
+    """Number of times that each action is repeated. Default: as in the frames of RUN, or 2."""
     workers: int | None = None
-    """Processes that play episodes. Default: all cores."""
+    """Number of processes that play episodes. Default: all cores."""
 
 
 def pixels(arguments: list[str]) -> None:
     action, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if action not in ACTIONS:
-        options.parse("pixels", Pixels, arguments)  # exits: it is --help, or an unknown action
+        options.parse("pixels", Pixels, arguments)  # prints help or an error for an unknown action, and exits
     ACTIONS[action](rest)
 
 
 def _train(arguments: list[str]) -> None:
-    """The options of the agent depend on the algorithm, so that is looked for first."""
+    """Run `synther pixels train`. The algorithm is read first, because the options of the agent depend on it."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("pixels train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.envs.pixels import check_task
@@ -157,12 +163,12 @@ def _train(arguments: list[str]) -> None:
     from synther.pixels.agent import PIXEL_ALGORITHMS
 
     config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
-    # Features only matter to heads that are trained alone.
+    # The option `features` is hidden: it only has an effect when heads are trained alone.
     chosen, agent = options.parse_with_agent("pixels train", Train, arguments, config(), "features")
     spec = options.build(PixelRun, chosen, name=chosen.out.name, agent=agent)
     frames = files.read(chosen.frames, not chosen.quiet)
     if chosen.evaluate and chosen.env_id is not None:
-        check_task(chosen.env_id, frames.action.shape[1])  # now, not when all is trained
+        check_task(chosen.env_id, frames.action.shape[1])  # before the training, not after it
     trained = train_to(spec, frames, chosen.out, progress=not chosen.quiet)
     _print(chosen.json, chosen.out, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
 
@@ -217,14 +223,14 @@ def _evaluate(arguments: list[str]) -> None:
 
 
 def _evaluated(chosen: Training, trained: Result) -> Result:
-    """The result with its evaluation, if frames can be rendered here."""
+    """Evaluate the agents and return the result. If frames cannot be rendered here, warn and return `trained`."""
     from synther.experiments.evaluation import evaluate, why_not
 
     if not chosen.evaluate:
         return trained
     obstacle = why_not(chosen.out)
     if obstacle is not None:
-        log.warning("trained, but not evaluated: %s", obstacle)
+        log.warning("the agents are trained, but not evaluated: %s", obstacle)
         return trained
     return evaluate(chosen.out, **chosen.passed("episodes", "workers"))
 

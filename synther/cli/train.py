@@ -1,4 +1,4 @@
-"""`synther train td3_bc DATA --seeds 8 --out FOLDER`"""
+"""The command `synther train`, for example `synther train td3_bc DATA --seeds 8 --out FOLDER`."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train(OfflineOptions, options.Guiding, options.Named):
-    """Train agents on DATA, or on synthetic rows, with several seeds at once, and evaluate them.
+    """Train agents offline on DATA, or on synthetic rows, with several seeds at once, and evaluate them.
 
-    OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. After an interruption,
-    the same command resumes. `synther train ALGORITHM --help` shows the options of that algorithm.
+    OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. After an interruption, the same
+    command resumes. To see the options of an algorithm, run `synther train ALGORITHM --help`.
     """
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
-    """One of bc, td3_bc, iql, edac, cql, rebrac, or your own as module:Class."""
+    """One of bc, td3_bc, iql, edac, cql, rebrac, or your own class as module:Class."""
     data: options.Data = tyro.MISSING
     out: options.Results = tyro.MISSING
     synthetic: str | None = None
-    """Train on synthetic rows instead: data, or a model (.safetensors) from which --samples rows are drawn."""
+    """Train on synthetic rows instead of DATA: a data file, or a model (.safetensors) that generates --samples rows."""
     augment: Literal["additive", "multiplicative", "dynamics"] | None = None
-    """Train on --samples rows of DATA with noise instead."""
+    """Train on --samples rows of DATA with noise of this kind, instead of DATA itself."""
     samples: int | None = None
-    """Rows of the model or the augmentation. Default: 5M. K and M suffixes are accepted."""
+    """Rows to generate with --augment or a model (--synthetic). Default: 5M. K and M suffixes are accepted."""
     ratio: float | None = None
-    """With --synthetic or --augment: the share of these rows in every batch. Default: 1."""
+    """Share of synthetic or augmented rows in every batch; the other rows are real. Default: 1."""
     evaluate: options.On = True
-    """Train without evaluation."""
+    """Do not evaluate the agents."""
     data_seed: int = 0
-    """Decides the rows: those of --fraction, of --samples, and of data that is rolled out."""
+    """Random seed of the rows: the selection by --fraction, generated rows, and data that is rolled out."""
 
 
 def train(arguments: list[str]) -> None:
     chosen, agent = _parse(arguments)
     _check(chosen)
-    asked = options.build(OfflineRun, chosen, agent=agent)  # refuses wrong options before data is read
+    run = options.build(OfflineRun, chosen, agent=agent)  # checks the options before data is read
     from synther import datasets
     from synther.data.episodes import hold_out
     from synther.experiments.offline import train_to
@@ -62,7 +62,7 @@ def train(arguments: list[str]) -> None:
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
     real, held_out = hold_out(real, chosen.holdout, chosen.data_seed)
     material = replace(TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio), held_out=held_out)
-    result = train_to(asked.on(dataset), material, chosen.out, progress=not chosen.quiet)
+    result = train_to(run.on(dataset), material, chosen.out, progress=not chosen.quiet)
     (arm,) = result.curves
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
     noise = "" if chosen.augment is None else f" ({chosen.augment} noise)"
@@ -71,9 +71,10 @@ def train(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
-    """The options of the command, and the given ones of the agent: a data set has other defaults for the rest.
+    """Return the options of the command, and those options of the agent that were given.
 
-    The options of the agent depend on the algorithm, so that is looked for first.
+    Agent options that were not given are left out, because their defaults depend on the data set. Which options an
+    agent has depends on the algorithm, so the algorithm is read first.
     """
     if set(arguments) <= {"-h", "--help"}:
         options.parse("train", Train, arguments)  # prints help and exits, without importing PyTorch
@@ -93,19 +94,19 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
 
 
 def _check(chosen: Train) -> None:
-    """Options that contradict each other, before any file is read."""
+    """Raise an error if options contradict each other, before any file is read."""
     from synther.experiments.sources import check_ratio
 
     if chosen.synthetic is not None and chosen.augment is not None:
-        raise ConfigError("--synthetic and --augment both say what to train on: choose one")
+        raise ConfigError("--synthetic and --augment cannot be combined: choose one")
     check_ratio(chosen.ratio, mixing=chosen.synthetic is not None or chosen.augment is not None)
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
-        raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment, and neither is given")
+        raise ConfigError("--samples needs a model (--synthetic MODEL.safetensors) or --augment: add one of them")
     chosen.check_policy()
     if chosen.policy is not None and not _is_model(chosen.synthetic):
-        raise ConfigError("--policy guides the rows of a model (--synthetic MODEL.safetensors), and none is given")
+        raise ConfigError("--policy guides a model that generates rows: add --synthetic MODEL.safetensors")
     if not chosen.evaluate:
-        why = "is for the evaluation, but --no-evaluate is given too: choose one"
+        why = "is for the evaluation, but --no-evaluate is given too: remove one of them"
         options.refuse(chosen, ("env_id", "env_options"), why)
     whole_seed(chosen.data_seed, "--data-seed")
 
@@ -115,6 +116,7 @@ def _is_model(synthetic: str | None) -> bool:
 
 
 def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None:
+    """Return the source of synthetic or augmented rows, or None if the agents train on real rows alone."""
     from synther.experiments.sources import Augmented, Given, Sampled, rewarded
 
     samples = 5_000_000 if chosen.samples is None else chosen.samples

@@ -73,7 +73,7 @@ def test_a_run(run, rows, tmp_path):
     with pytest.raises(ConfigError, match=r"kept\.hdf5 exists and is not replaced"):
         run(folder, "--out", "kept.hdf5")
     for option, value in (("steps", 5), ("policy", "random"), ("member", 0), ("noise", 0.1), ("seed", 0)):
-        with pytest.raises(ConfigError, match=f"--{option} is for.*is a run"):
+        with pytest.raises(ConfigError, match=f"--{option} is only for.*is the folder of a run"):
             run(folder, "--out", "new.npz", f"--{option}", value)
     assert not Path("new.npz").exists()
 

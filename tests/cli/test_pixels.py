@@ -69,7 +69,7 @@ def test_the_whole_road(run, playing, frames, tiny, tmp_path, caplog):
 def test_in_the_dark_the_evaluation_is_left_to_others(run, dark, frames, tmp_path, caplog):
     command = ("train", "bc", frames, "--out", tmp_path / "run", "--seeds", 1, *QUICK, *AGENT)
     assert f"none yet: synther pixels evaluate {tmp_path / 'run'}" in run(*command)
-    assert "trained, but not evaluated: cannot draw frames here" in caplog.text
+    assert "the agents are trained, but not evaluated: cannot draw frames here" in caplog.text
     caplog.clear()
     run(*command, "--no-evaluate")
     assert "cannot draw" not in caplog.text

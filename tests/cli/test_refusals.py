@@ -83,8 +83,8 @@ FITTING = {
 }
 SAMPLING = {
     "sample absent.safetensors --out new.npz": "absent.safetensors: no such file; expected a model",
-    "sample data_as_model.safetensors --out new.npz": "data_as_model.safetensors is no safetensors file",
-    "sample truncated.safetensors --out new.npz": "truncated.safetensors is no safetensors file, or a truncated one",
+    "sample data_as_model.safetensors --out new.npz": "data_as_model.safetensors is not a safetensors file",
+    "sample truncated.safetensors --out new.npz": "truncated.safetensors is not a safetensors file, or it is truncated",
     "sample model.safetensors --out new.npz --samples 0": "at least 1",
     "sample model.safetensors --out new.csv": "'.csv'",
     "sample model.safetensors --out new.pkl": "pickles are never loaded or written",
@@ -93,12 +93,12 @@ SAMPLING = {
     "sample model.safetensors --out new.npz --steps 0": "sampler.steps",
     "sample model.safetensors --out new.npz --sampler distilled": "no student",
     "distill absent.safetensors": "absent.safetensors: no such file; expected a model",
-    "distill data_as_model.safetensors": "data_as_model.safetensors is no safetensors file",
+    "distill data_as_model.safetensors": "data_as_model.safetensors is not a safetensors file",
     "distill model.safetensors --calls 0": "distill.calls",
     "distill model.safetensors --calls 17": "distill.calls",
     "distill model.safetensors --steps 0": "distill.steps",
     "distill model.safetensors --rows -5": "distill.rows",
-    "inspect truncated.safetensors": "truncated.safetensors is no safetensors file, or a truncated one",
+    "inspect truncated.safetensors": "truncated.safetensors is not a safetensors file, or it is truncated",
 }
 ASSESSING = {
     "assess good.npz good.npz --out taken/thesis.tex": "thesis.tex",
@@ -121,14 +121,14 @@ ASSESSING = {
     "compare good.npz --out run --env-id Hopper-v5 --no-simulator": "--env-id",
     "compare good.npz --out run --preset huge": "preset 'huge'",
 }
-TRAIN, BESIDE = "train td3_bc good.npz --out run", "is for state-based agents"
+TRAIN, BESIDE = "train td3_bc good.npz --out run", "is for agents that observe states"
 TRAINING = {
     f"{TRAIN} --ratio 0.5": "--ratio",
     f"{TRAIN} --augment additive --ratio 1.5": "--ratio",
-    f"{TRAIN} --augment additive --synthetic x.npz": "both say what to train on",
+    f"{TRAIN} --augment additive --synthetic x.npz": "--synthetic and --augment cannot be combined",
     f"{TRAIN} --augment additive --samples 0": "samples",
-    f"{TRAIN} --samples 5M": "--samples is for a model",
-    f"{TRAIN} --synthetic x.npz --samples 5M": "--samples is for a model",
+    f"{TRAIN} --samples 5M": "--samples needs a model",
+    f"{TRAIN} --synthetic x.npz --samples 5M": "--samples needs a model",
     f"{TRAIN} --synthetic nowhere.safetensors": "nowhere.safetensors",
     f"{TRAIN} --fraction 0": "fraction",
     f"{TRAIN} --n-step 0": "n_step",
@@ -151,10 +151,10 @@ TRAINING = {
     "online Pendulum-v1 --out run --prior hopper-sac": "prior data has",
     "online Pendulum-v1 --out run --agent ppo": "--agent must be one of sac, redq",
     "online Pendulum-v1 --out run --pixels": "dm_control suite",
-    "online Pendulum-v1 --out run --ratio 0.5": "--ratio is for --synthetic",
-    "online Pendulum-v1 --out run --relevance reward": "--relevance is for --synthetic",
-    "online Pendulum-v1 --out run --pixels --refresh_every=9": "--refresh-every is for --synthetic",
-    "online Pendulum-v1 --out run --fit.steps 9": "--fit.steps is for --synthetic",
+    "online Pendulum-v1 --out run --ratio 0.5": "--ratio needs --synthetic",
+    "online Pendulum-v1 --out run --relevance reward": "--relevance needs --synthetic",
+    "online Pendulum-v1 --out run --pixels --refresh_every=9": "--refresh-every needs --synthetic",
+    "online Pendulum-v1 --out run --fit.steps 9": "--fit.steps needs --synthetic",
     "online Pendulum-v1 --out run --utd 0": "utd",
     "online Pendulum-v1 --out run --seed -1": "--seed",
     "pixels train sac frames.hdf5 --out run": "'sac'",
@@ -172,12 +172,12 @@ COLLECTING = {
     "collect Nowhere-v0 --out new.npz": "'Nowhere-v0'",
     "collect empty --out new.npz": "synther online",
     "collect Pendulum-v1 --out new.npz --steps 0": "at least 1",
-    "collect empty --out new.npz --env-options {}": "--env-options is for an environment: empty is a run",
-    "collect dm_control/walker-walk-v0 --pixels --env-options {} --out new.h5": "--env-options is for rows",
-    "collect Pendulum-v1 --out new.npz --repeat 2": "--repeat is for frames: expected --pixels with it",
+    "collect empty --out new.npz --env-options {}": "--env-options is only for an environment, but empty is the folder of a run",
+    "collect dm_control/walker-walk-v0 --pixels --env-options {} --out new.h5": "--env-options is not possible with --pixels",
+    "collect Pendulum-v1 --out new.npz --repeat 2": "--repeat is for frames: add --pixels",
     "collect Pendulum-v1 --out new.npz --shadow-size 64": "--shadow-size is for frames",
     "collect Pendulum-v1 --out new.npz --pixels": "frames are written as .hdf5 or .h5, got new.npz",
-    "collect empty --pixels --repeat 1 --out new.h5": "--repeat is for an environment: empty is a run",
+    "collect empty --pixels --repeat 1 --out new.h5": "--repeat is only for an environment, but empty is the folder of a run",
     "collect Pendulum-v1 --pixels --out new.h5": "dm_control suite",
     "paper run tables --out run": "unknown experiment 'tables'",
     "paper table tables --out run": "unknown experiment 'tables'",
@@ -249,4 +249,6 @@ def test_words_that_are_not_understood(synther, place, command, named):
 def test_a_model_of_other_options_is_left_alone(synther, refused, place, tiny):
     command = ("fit", "good.npz", "--out", "new.safetensors", "--quiet", *tiny)
     assert synther(*command).code == 0
-    assert "new.safetensors is a model of other data or options" in refused(*command, "--fit.steps", 30)
+    assert "new.safetensors is a model that was fitted with other data or options" in refused(
+        *command, "--fit.steps", 30
+    )

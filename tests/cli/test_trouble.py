@@ -43,7 +43,10 @@ class TestTrouble:
             (RuntimeError("the cat"), "RuntimeError: the cat (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)"),
             (OSError(28, "No space left on device", "x.hdf5"), "[Errno 28] No space left on device: 'x.hdf5'"),
             (Failed("a process died"), "a process died"),
-            (KeyboardInterrupt(), "interrupted; the same command resumes from what was saved, or starts again"),
+            (
+                KeyboardInterrupt(),
+                "interrupted: repeat the command to resume from the last checkpoint (or start again)",
+            ),
         ],
         ids=str,
     )
@@ -164,7 +167,7 @@ class TestProcesses:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert err.splitlines()[-1].startswith("synther: interrupted; the same command resumes")
+        assert err.splitlines()[-1].startswith("synther: interrupted: repeat the command to resume")
         assert "Traceback" not in err
         assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
 
