@@ -1,10 +1,13 @@
-"""Rows from what a network makes, on the device where it was made.
+"""`Decoder`: turns generated matrices into rows, on the device of the network.
 
-Everything here is tensors that lie by columns, (D, N), in float64. All columns of real numbers are decoded together,
-and so are all flags. Rows leave as bytes, all their fields in one piece, so that one copy brings them to main memory.
+For example, a generated terminal of 0.97 becomes True, and an action of 1.02 becomes 1.0. Tensors in this module have
+one row for each column of the matrix, (D, N), in float64. All columns of real numbers are decoded together, and so are
+all flags. The decoded rows are one block of bytes with all fields, so that one copy brings them to main memory.
 
-Other kinds have tables of values and are decoded in main memory (`Kind.decode`). The decoder of rows with such a column
-is on the CPU, wherever the network is.
+Other kinds, such as categories, are decoded with NumPy (`Kind.decode`). If there is such a column, the decoder works on
+the CPU, even if the network is on a GPU.
+
+`Decoder` uses one `_Part` for each group of kinds. Read `Decoder.packed` and `Decoder._fill` first.
 """
 
 from __future__ import annotations
@@ -36,32 +39,33 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout, Place
     from synther.data.transitions import Transitions
 
-CHUNK = 1 << 14  # rows that a CPU decodes at a time: a few dozen columns of these stay in its cache
-_ALIGNED = 16  # bytes at which the array of a field begins
+CHUNK = 1 << 14  # rows that a CPU decodes at a time: a few dozen columns of these fit in its cache
+_ALIGNED = 16  # the array of each field begins at a multiple of this many bytes
 _ANYWHERE = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-"""Types that PyTorch has on every device."""
-_UNUSUAL = "unusual"  # beside the fields
+"""Types that PyTorch supports on every device."""
+_UNUSUAL = "unusual"  # name of the entry that holds `Decoded.unusual`, next to the fields
 
 Fields = dict[str, Tensor]
-"""Of each field its columns. (N, W)"""
+"""The columns (N, W) of each field."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Rows in main memory."""
+    """Decoded rows in main memory."""
 
     rows: Transitions
     unusual: NDArray[np.bool_] | None
-    """Which of them should have another reward than the usual one, where somebody knows. (N,)"""
+    """Which rows should not have the usual reward, as a tree decides (N,). None if there is no such tree."""
 
     def part(self, start: int, end: int) -> Decoded:
+        """Return the rows from `start` to `end`."""
         if (start, end) == (0, len(self.rows)):
             return self
         return Decoded(self.rows[start:end], None if self.unusual is None else self.unusual[start:end])
 
 
 class Decoder:
-    """Turns a matrix into rows. They have the scale, the bounds and the types of the real rows."""
+    """Turns a matrix into rows with the scale, the bounds and the types of the real rows."""
 
     def __init__(
         self,
@@ -72,9 +76,13 @@ class Decoder:
         device: torch.device | None = None,
         drawn: Sequence[Sequence[float]] = (),
     ) -> None:
-        """`ending` decides about terminals, `unusual` about rewards other than the usual one: of two, the lower one.
-        Without a scaler, the matrix is that of the layout itself. `drawn` are mean and std of the numbers that a
-        generator makes for each table of the layout; none: 0 and 1."""
+        """Prepare decoding on a device.
+
+        `scaler` undoes the scaling. Without it, the matrix must be unscaled. `ending` is a tree that decides which rows
+        are terminal. `unusual` is a tree that decides which rows do not have the usual reward; if there are only two
+        rewards, the usual one is the lower one. `drawn` holds mean and std of the generated numbers for each table of
+        the layout. Default: 0 and 1.
+        """
         types = {layout.dtype_of(field).name for field in layout.field_widths}
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
@@ -84,42 +92,43 @@ class Decoder:
         self._settle = settling if settling.is_needed else None
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
-        constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
+        is_constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # as in behaviour cloning
         self._projection = Projection(layout.spheres, device)
         turned = {turn.columns for turn in layout.turns}
-        known = {one.column for one in layout.identities if one.field == "next_observation"}
-        others = [
+        computed = {one.column for one in layout.identities if one.field == "next_observation"}
+        next_spheres = [
             sphere
             for sphere in layout.spheres
-            if not constant and sphere.columns not in turned and known.isdisjoint(sphere.columns)
+            if not is_constant and sphere.columns not in turned and computed.isdisjoint(sphere.columns)
         ]
-        self._next_projection = Projection(others, device)
+        self._next_projection = Projection(next_spheres, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
         self._unusual = None if unusual is None else _Judge(unusual, layout, device)
         (reward,) = layout.reward
-        self._is_told = isinstance(reward, Derived)
+        self._reward_is_computed = isinstance(reward, Derived)
         self._two_rewards = (reward.low, reward.high) if isinstance(reward, Binary) else None
         self._at_end = None if layout.at_end is None else layout.at_end.on(device)
         shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
         self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
 
     def __call__(self, matrix: Tensor) -> Decoded:
-        """The rows of a matrix (N, D)."""
+        """Return the rows of a matrix (N, D)."""
         return self.rows(self.packed(matrix.to(self.device)).cpu().numpy(), len(matrix))
 
     def raw(self, matrix: Tensor) -> Tensor:
-        """Columns (D, N) of the layout's matrix, from rows (N, D) of what a network makes."""
+        """Return the unscaled columns (D, N) of the layout's matrix, for generated rows (N, D)."""
         columns = torch.empty(matrix.shape[::-1], dtype=torch.float64, device=self.device).copy_(matrix.t())
         return columns if self._unscale is None else self._unscale(columns, self._settle)
 
     def flags(self, raw: Tensor) -> Tensor:
-        """The flags of raw columns (D, N), in the layout's order, before any cut. (F, N)"""
+        """Return the flags (F, N) of unscaled columns (D, N), in the layout's order, before they are compared with
+        their thresholds."""
         return torch.cat([raw[:0], *(part.flags(raw) for part in self._parts)])[self._flag_order]
 
     def packed(self, matrix: Tensor) -> Tensor:
-        """The rows of a matrix (N, D) on the decoder's device, as bytes that `rows` knows how to read."""
+        """Decode a matrix (N, D) that is on the decoder's device. Return bytes that `rows` reads."""
         count = len(matrix)
         memory = torch.empty(self._spans(count)[-1], dtype=torch.uint8, device=self.device)
         fields = self._fields(memory, count)
@@ -139,6 +148,8 @@ class Decoder:
         return memory
 
     def _fill(self, fields: Fields, raw: Tensor) -> None:
+        """Write the decoded values of unscaled columns (D, N) into `fields`. Each step may use the results of the steps
+        before it."""
         for part in self._parts:
             part.decode(raw, fields)
         self._projection.put(fields["observation"])
@@ -149,8 +160,8 @@ class Decoder:
         self._flags.put(fields)
         reward = fields["reward"]
         if self.layout.formula is not None:
-            told = self.layout.formula(fields)
-            reward[:, 0] = (told if self._is_told else told + reward[:, 0]).to(reward.dtype)
+            predicted = self.layout.formula(fields)
+            reward[:, 0] = (predicted if self._reward_is_computed else predicted + reward[:, 0]).to(reward.dtype)
         if self._unusual is not None:
             unusual = self._unusual(fields)
             fields[_UNUSUAL][:, 0] = unusual
@@ -165,9 +176,10 @@ class Decoder:
             reward.copy_(torch.where(fields["terminal"], self._at_end(reward).to(reward.dtype), reward))
 
     def rows(self, memory: NDArray[np.uint8], count: int) -> Decoded:
-        """So many rows, from their bytes in main memory, which they keep in use."""
+        """Return `count` rows from the bytes that `packed` returned, copied to main memory. The rows are views of
+        them."""
         if not memory[0]:
-            raise DataError("expected finite numbers from the model, and some are not: it has diverged, fit it again")
+            raise DataError("the model generated numbers that are not finite: it has diverged, fit it again")
         arrays = {
             field: memory[start : start + count * width * dtype.itemsize].view(dtype).reshape(count, width)
             for (field, width, dtype), start in zip(self._shapes, self._spans(count), strict=False)
@@ -176,22 +188,25 @@ class Decoder:
         return Decoded(self.layout.as_transitions(arrays), None if unusual is None else unusual[:, 0])
 
     def _check_finite(self, raw: Tensor, start: int) -> None:
+        """Raise an error that names the first number that is not finite. `start` is the number of the first row."""
         if bool(raw.isfinite().all()):
             return
         column, row = np.argwhere(~np.isfinite(raw.numpy()))[0]
         raise DataError(
             f"column {column} ({self.layout.names[column]}) of the matrix is {raw[column, row]} in row {start + row}: "
-            "expected finite numbers; the model that made them has diverged"
+            "expected finite numbers; the model that generated them has diverged"
         )
 
     def _spans(self, count: int) -> list[int]:
-        """Where the arrays of the fields begin, and where the last one ends. The first byte says if all are finite."""
+        """Return the byte at which the array of each field begins, and the end of the last one. Byte 0 is 1 if all
+        numbers are finite."""
         spans = [_ALIGNED]
         for _, width, dtype in self._shapes:
             spans.append(spans[-1] + -(-count * width * dtype.itemsize // _ALIGNED) * _ALIGNED)
         return spans
 
     def _fields(self, memory: Tensor, count: int) -> Fields:
+        """Return views of the bytes as the arrays of the fields."""
         fields = {}
         for (field, width, dtype), start in zip(self._shapes, self._spans(count), strict=False):
             own = memory[start : start + count * width * dtype.itemsize]
@@ -200,13 +215,13 @@ class Decoder:
 
 
 def _is_plain(layout: Layout) -> bool:
-    """Whether rows can be decoded on any device."""
+    """Return whether all kinds of the layout can be decoded on any device."""
     return not layout.unsettled and all(isinstance(kind, (Real, Binary, Constant, Derived)) for kind in layout.kinds)
 
 
 class _Settling:
-    """Observations and actions in raw columns as they will be in rows: clipped, on a spike, on a sphere, on a lattice.
-    Outcomes that follow from a regression then fit the rows, and not what the network made of them."""
+    """Replaces generated observations and actions by the values that they will have in rows: clipped, on a spike, on a
+    sphere, on a lattice. Outcomes that a regression computes from them then fit the final rows."""
 
     def __init__(self, layout: Layout, device: torch.device, flags: Flags) -> None:
         round_columns = {column for sphere in layout.spheres for column in sphere.columns}
@@ -228,8 +243,8 @@ class _Settling:
         self.is_needed = bool(places or self._discrete)
 
     def __call__(self, raw: Tensor) -> None:
-        """Change raw columns (D, N)."""
-        if self._discrete:  # only in main memory
+        """Change unscaled columns (D, N) in place."""
+        if self._discrete:  # then the decoder is on the CPU
             settle(self._discrete, raw.numpy().T)
         if self._numbers is not None:
             numbers = self._numbers(raw)
@@ -240,24 +255,25 @@ class _Settling:
 
 
 def settle(places: Sequence[Place], matrix: Matrix) -> None:
-    """Replace what rows of the matrix hold in discrete `places` by what they will be as rows: valid codes, values on
-    their lattice. What follows from them can then follow from those."""
+    """Replace the values of discrete `places` in rows (N, D) of the matrix by the valid codes or lattice values that
+    they will be decoded to. Other outcomes can then be computed from these."""
     for place in places:
         matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
 
 
 class _Part:
-    """Columns of some kinds."""
+    """Decodes all columns of one group of kinds. `places` are these columns and the numbers of their places."""
 
     def __init__(self, places: Sequence[tuple[int, Place]]) -> None:
         self.flag_places = [number for number, place in places for _ in place.kind.thresholds]
-        """Of each flag, the number of its place in the layout."""
+        """The number of the place of each flag."""
 
     def flags(self, raw: Tensor) -> Tensor:
+        """Return the flags (F, N) of unscaled columns (D, N)."""
         return raw[:0]
 
     def decode(self, raw: Tensor, fields: Fields) -> None:
-        """Put what raw columns (D, N) hold into the columns of the fields."""
+        """Decode unscaled columns (D, N) into the columns of the fields."""
         raise NotImplementedError
 
 
@@ -303,6 +319,8 @@ class _FlagPart(_Part):
 
 
 class _ConstantPart(_Part):
+    """All constant columns."""
+
     def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
         super().__init__(places)
         self._values = []
@@ -317,7 +335,7 @@ class _ConstantPart(_Part):
 
 
 class _TablePart(_Part):
-    """All other columns, which are decoded in main memory."""
+    """All other columns, which are decoded with NumPy on the CPU."""
 
     def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
         super().__init__(places)
@@ -334,7 +352,8 @@ class _TablePart(_Part):
 
 
 def _put_drawn(layout: Layout, matrix: Matrix) -> None:
-    """Put the place of what was drawn where rows of the matrix have a normal number for it."""
+    """Replace the normal numbers of table outcomes in rows (N, D) of the matrix by the number of the value that they
+    draw from the table."""
     outcomes = {table.outcome for table in layout.following}
     values = {}
     for number in layout.table_places:
@@ -347,6 +366,7 @@ def _put_drawn(layout: Layout, matrix: Matrix) -> None:
 
 
 def _parts(layout: Layout, device: torch.device) -> list[_Part]:
+    """Return the parts that decode all columns of the layout, except those that are computed from other columns."""
     groups: dict[type[_Part], list[tuple[int, Place]]] = {}
     for number, place in enumerate(layout.places):
         if isinstance(place.kind, Derived):
@@ -361,17 +381,20 @@ _OWNERS: dict[type[Kind], type[_Part]] = {Real: _RealPart, Binary: _FlagPart, Co
 
 @dataclass(frozen=True)
 class _Target:
-    """Neighbouring columns of a field, and which of the columns that are decoded together they are."""
+    """Where a run of neighbouring columns of a field comes from, among the columns that a part decodes together."""
 
     field: str
     source: slice
+    """Columns of the field."""
     group: slice
+    """The same columns among those of the part."""
     whole: tuple[float, float] | None
-    """What the type of the field can hold, where it is one of whole numbers."""
+    """Limits of the field's dtype if it is an integer type, else None."""
     rounded: tuple[Tensor, Tensor] | None
-    """Bounds of the columns in that type, where it is a coarser one than float64."""
+    """Bounds of the columns in the field's dtype if it is a float type with less precision than float64, else None."""
 
     def put(self, values: Tensor, fields: Fields) -> None:
+        """Write the decoded `values` (C, N) of the part into the field."""
         target, values = fields[self.field], values[self.group]
         if self.whole is not None:
             values = values.clamp(*self.whole)
@@ -381,11 +404,12 @@ class _Target:
 
 
 def _targets(places: Sequence[Place], layout: Layout, device: torch.device) -> list[_Target]:
+    """Group the places of a part into runs of neighbouring columns of the same field."""
     targets, start = [], 0
     for end in range(1, len(places) + 1):
         first, last = places[start], places[end - 1]
-        following = places[end] if end < len(places) else None
-        if following is not None and (following.field, following.source.start) == (last.field, last.source.stop):
+        after = places[end] if end < len(places) else None
+        if after is not None and (after.field, after.source.start) == (last.field, last.source.stop):
             continue
         dtype = layout.dtype_of(first.field)
         whole = _limits(dtype.name) if dtype.kind in "iu" else None
@@ -397,6 +421,8 @@ def _targets(places: Sequence[Place], layout: Layout, device: torch.device) -> l
 
 
 def _bounds(kinds: Sequence[Kind], dtype: np.dtype[Any], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Return the lower and upper bounds (C, 1) of real columns in `dtype`. Return None for float64 and integer
+    types."""
     numbers = [kind for kind in kinds if isinstance(kind, Real)]
     if dtype.kind != "f" or dtype == np.float64 or not numbers:
         return None
@@ -409,7 +435,8 @@ def _bounds(kinds: Sequence[Kind], dtype: np.dtype[Any], device: torch.device) -
 
 @lru_cache(maxsize=1024)
 def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The bounds in `dtype`, rounded inwards: 0.1 as float32 is above 0.1, and a box forgives little."""
+    """Return the bounds in `dtype`, rounded inwards, so that decoded values are inside the Box of the environment. For
+    example, 0.1 as float32 is above 0.1."""
     with np.errstate(over="ignore"):
         lowest, highest = dtype.type(low), dtype.type(high)
     if float(lowest) < low:
@@ -420,7 +447,7 @@ def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Values in the type of a field, at its limits where they lie beyond them."""
+    """Convert values to `dtype`. Values beyond its limits are clipped to them."""
     if values.dtype.kind != "f" or dtype.kind == "b":
         return values.astype(dtype)
     return np.clip(values, *_limits(dtype.name)).astype(dtype)
@@ -428,7 +455,7 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
 
 @lru_cache(maxsize=32)
 def _limits(dtype: str) -> tuple[float, float]:
-    """The lowest and the highest float64 that a type holds."""
+    """Return the lowest and the highest float64 that the type can hold."""
     if np.dtype(dtype).kind == "f":
         return -float(np.finfo(dtype).max), float(np.finfo(dtype).max)
     info = np.iinfo(dtype)
@@ -439,14 +466,14 @@ def _limits(dtype: str) -> tuple[float, float]:
 
 
 class _Judge:
-    """A tree that is asked about the fields of rows."""
+    """A tree that decides about rows from their decoded fields."""
 
     def __init__(self, tree: TerminationTree, layout: Layout, device: torch.device) -> None:
         self._decide = Decision(tree, device)
         every = [(field, column) for field in FEATURES for column in range(layout.field_widths[field])]
-        self._asked = [every[feature] for feature in tree.used]
+        self._used = [every[feature] for feature in tree.used]
 
     def __call__(self, fields: Fields) -> Tensor:
-        """The tree's answers. (N,)"""
-        asked = [fields[field][:, column].double() for field, column in self._asked]
-        return self._decide(torch.stack(asked) if asked else fields["reward"].new_empty((0, len(fields["reward"]))))
+        """Return the answers of the tree. (N,)"""
+        used = [fields[field][:, column].double() for field, column in self._used]
+        return self._decide(torch.stack(used) if used else fields["reward"].new_empty((0, len(fields["reward"]))))

@@ -1,4 +1,8 @@
-"""The matrix of rows. `Decoder` leads back."""
+"""`Encoder`: turns rows into the matrix of their layout. `Decoder` does the reverse.
+
+Example: a discrete action 2 of 4 becomes the one-hot code 0 0 1 0, and a next angle that jumps from 3.1 to -3.1 becomes
+a number slightly above 3.1.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from synther.errors import DataError
 if TYPE_CHECKING:
     from synther.data.layout import Layout, Place
 
-CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
+CHUNK = 1 << 14  # rows that are encoded at a time: a few dozen columns of these fit in the cache of a CPU
 
 
 class Encoder:
@@ -29,19 +33,21 @@ class Encoder:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         after = [place for place in layout.places if place.field == PAIR[1]]
-        round_ones = [(place.matrix.start, place.kind) for place in after if isinstance(place.kind, Wrapped)]
-        self._circles = [(column, layout.twins[column], kind.period) for column, kind in round_ones]
-        """Columns of the matrix that hold next observations of a circle, with that of the last value, and a round."""
+        wrapped = [(place.matrix.start, place.kind) for place in after if isinstance(place.kind, Wrapped)]
+        self._circles = [(column, layout.twins[column], kind.period) for column, kind in wrapped]
+        """For each circular next observation: its matrix column, the column of its value before the step, its
+        period."""
 
     def __call__(self, fields: Mapping[str, Array]) -> Matrix:
-        """The matrix (N, D) of rows of which only some `fields` are known. The columns of the others are 0."""
+        """Return the matrix (N, D) of rows for which only these `fields` are known. The columns of other fields are
+        0."""
         layout = self._layout
         sources = {field: values.reshape(len(values), -1) for field, values in fields.items()}
         for field, source in sources.items():
             if source.shape[1] != layout.field_widths[field]:
                 raise DataError(
-                    f"{field} has {source.shape[1]} columns, the layout {layout.field_widths[field]}: "
-                    "expected rows of the kind the layout was made from"
+                    f"{field} has {source.shape[1]} columns, the layout has {layout.field_widths[field]}: "
+                    "expected rows like those the layout was made from"
                 )
         count = len(next(iter(sources.values())))
         matrix = (np.empty if len(sources) == len(layout.field_widths) else np.zeros)((count, layout.width))
@@ -59,7 +65,7 @@ class Encoder:
             put_angles(layout, matrix, sources)
         if layout.clips and sources.keys() >= {*PAIR, "action"}:
             self._unclip(matrix)
-        for column in layout.columns_of("reward"):  # none, if it follows from the rest
+        for column in layout.columns_of("reward"):  # no column if a formula gives the exact reward
             if layout.terminal_reward and sources.keys() >= {"reward", "terminal"}:
                 matrix[:, column] -= layout.terminal_reward * sources["terminal"][:, 0]
             if layout.formula is not None and sources.keys() >= {*PAIR, "action", "reward"}:
@@ -76,7 +82,7 @@ class Encoder:
         return matrix
 
     def fitting(self, fields: Mapping[str, Array]) -> NDArray[np.bool_]:
-        """Which rows can be encoded: those without a value that their column cannot have. (N,)"""
+        """Return which rows can be encoded: rows without a value that is impossible in its column. (N,)"""
         count = len(fields["reward"])
         fits = np.ones(count, bool)
         for place in self._layout.runs:
@@ -86,14 +92,16 @@ class Encoder:
         return fits
 
     def _misfit(self, place: Place, source: Array) -> NDArray[np.bool_] | None:
+        """Return which rows of these columns cannot be encoded (N,). None: all rows can."""
         own = self._layout.dtype_of(place.field)
         finer = source.dtype.kind == own.kind == "f" and source.itemsize > own.itemsize
         with np.errstate(over="ignore"):
-            if isinstance(place.kind, Constant) and finer:  # 0.1 is the constant 0.1, whichever is the coarser one
+            if isinstance(place.kind, Constant) and finer:  # so that 0.1 in float64 equals a constant 0.1 in float32
                 source = source.astype(own)
             return place.kind.misfit(source)
 
     def _check(self, place: Place, source: Array, start: int) -> None:
+        """Raise an error that names the first value that cannot be encoded. `start` is the number of the first row."""
         wrong = self._misfit(place, source)
         if wrong is not None and wrong.any():
             row = int(np.argmax(wrong))
@@ -104,7 +112,7 @@ class Encoder:
             )
 
     def _unclip(self, matrix: Matrix) -> None:
-        """Put what clipped next observations would be in place of them."""
+        """Replace clipped next observations by values that they may have had before clipping."""
         layout = self._layout
         given, draw = layout.without_gaps(matrix[:, layout.given_columns]), drawing()
         for clip in layout.clips:

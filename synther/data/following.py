@@ -1,13 +1,13 @@
-"""Discrete outcomes that follow from a few discrete columns alone: drawn from tables of how often each does.
+"""`Following`: a table from which a discrete outcome is drawn, if it depends only on a few discrete columns.
 
-A timer that counts on, a task that stays the same, a walker that slips: what a whole number becomes is often a matter
-of itself, the action, and chance. A network has to learn every such step by heart, and one that was fitted for a minute
-makes steps that cannot be. Here the shares of all values are counted for each combination of what they follow from,
-and the matrix has one number for such an outcome in place of its code: its rank among the values that might have
-followed, spread out to a standard normal number. For the network that is noise that depends on nothing, and decoding
-draws each value with its share.
+Examples are a timer that counts up, a task that stays the same, or a walker that slips. The next value depends on the
+last one, the action, and chance. A network has to memorise every such step, and a network that was fitted for a minute
+generates impossible ones. So the shares of all values are counted for each combination of parent values. In the matrix,
+the outcome is one standard normal number in place of its code: `spread` draws a random rank inside the value's part of
+the cumulative shares and converts it to a normal number. For the network this is noise that depends on nothing.
+`drawn` converts generated numbers back to values, so each value occurs with its share.
 
-Which outcomes have a table is found by tables.py.
+tables.py finds the outcomes that have a table.
 
 NOTE[paper]: the reference generates everything.
 """
@@ -32,39 +32,41 @@ from synther.schema import checked
 Matrix = NDArray[np.float64]
 Classes = NDArray[np.int64]
 
-_TAIL = 1e-6
-_SPREADING = 7  # of random numbers
+_TAIL = 1e-6  # ranks keep this distance from 0 and 1, so that normal numbers stay finite
+_SPREADING = 7  # seed of `stream`
 
 
 @dataclass(frozen=True)
 class Following:
-    """The shares of an outcome's values for each combination of values that it follows from."""
+    """The share of each value of an outcome, for each combination of parent values."""
 
     outcome: int
-    """Its place among those of the layout."""
+    """Number of the outcome's place in the layout."""
     parents: tuple[int, ...]
-    """The places that it follows from. Parents that are such outcomes themselves come before it."""
+    """Numbers of the places that the outcome depends on. A parent that has a table itself comes earlier in the layout's
+    list of tables."""
     sizes: tuple[int, ...]
-    """How many values each parent has."""
+    """Number of values of each parent."""
     shares: tuple[tuple[float, ...], ...]
-    """For each combination, the last parent changing fastest."""
+    """Shares of the K values for each of the C combinations (C, K). The value of the last parent changes fastest."""
 
     @cached_property
     def _ends(self) -> Matrix:
-        """Where the span of each value ends. (C, K)"""
+        """The cumulative shares of the values. (C, K)"""
         ends = np.cumsum(np.array(self.shares), axis=1)
         ends[:, -1] = 1.0
         return ends
 
     def cells(self, classes: Mapping[int, Classes], count: int) -> Classes:
-        """The number of the combination that each of `count` rows has. (N,)"""
+        """Return the number of the combination of parent values in each of `count` rows (N,). `classes` holds the
+        values (N,) of each place."""
         cells = np.zeros(count, np.int64)
         for parent, size in zip(self.parents, self.sizes, strict=True):
             cells = cells * size + np.clip(classes[parent], 0, size - 1)
         return cells
 
     def spread(self, classes: Mapping[int, Classes], draw: np.random.Generator) -> Matrix:
-        """The outcome's values as normal numbers. (N,)"""
+        """Convert the outcome's values to normal numbers (N,). `classes` holds the values (N,) of each place."""
         values = classes[self.outcome]
         cells = self.cells(classes, len(values))
         ends = self._ends
@@ -73,18 +75,20 @@ class Following:
         return _normal(low + (high - low) * draw.random(len(values)))
 
     def drawn(self, classes: Mapping[int, Classes], numbers: Matrix) -> Classes:
-        """The way back, for any numbers (N,). Of the real rows, these have mean 0 and std 1."""
+        """Convert numbers (N,) back to the outcome's values (N,). Any number is valid; those of real rows have mean 0
+        and std 1."""
         ends = self._ends[self.cells(classes, len(numbers))]
         ranks = np.clip(_rank(numbers), 0.0, 1 - _TAIL / 2)
-        found: Classes = (ranks[:, None] >= ends).sum(1)
-        return np.asarray(np.minimum(found, ends.shape[1] - 1), np.int64)
+        values: Classes = (ranks[:, None] >= ends).sum(1)
+        return np.asarray(np.minimum(values, ends.shape[1] - 1), np.int64)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, entry: Any, places: int) -> Following:
-        if isinstance(entry, dict):  # earlier files say 0 and 1 here, what calibrations correct
+        """Read an entry of a file. `places` is the number of places in the layout."""
+        if isinstance(entry, dict):  # older files have 0 and 1 here; calibrations do this correction now
             entry = {name: value for name, value in entry.items() if name not in ("shift", "scale")}
         found: Following = checked(entry, cls, "layout.following")
         wide = {len(shares) for shares in found.shares}
@@ -96,22 +100,23 @@ class Following:
 
 
 def stream() -> np.random.Generator:
-    """The random numbers that outcomes are spread with: the same for the same rows."""
+    """Return the random generator for `Following.spread`. It has a fixed seed, so the same rows give the same
+    matrix."""
     return np.random.default_rng(_SPREADING)
 
 
 def class_count(kind: Kind) -> int:
-    """How many values a discrete kind has; 0 where these are not known."""
+    """Return the number of values of a discrete kind, or 0 if it is unknown."""
     return 2 if isinstance(kind, Binary) else kind.class_count
 
 
 def classes_of(kind: Kind, source: Array) -> Classes:
-    """Which of its values each row of `source` has. (N,)"""
+    """Return which of the values of a discrete kind each row of `source` has, counted from 0. (N,)"""
     return (source[:, 0] == kind.high).astype(np.int64) if isinstance(kind, Binary) else kind.classes(source)
 
 
 def class_rows(kind: Kind) -> tuple[tuple[float, ...], ...]:
-    """The values that the classes stand for."""
+    """Return the values of a discrete kind, one tuple with one number for each of its columns."""
     if isinstance(kind, Binary):
         return (kind.low,), (kind.high,)
     if isinstance(kind, Levels):
@@ -122,9 +127,10 @@ def class_rows(kind: Kind) -> tuple[tuple[float, ...], ...]:
 
 
 def _normal(ranks: Matrix) -> Matrix:
-    """The standard normal number of each rank in (0, 1)."""
+    """Return the standard normal quantile of each rank in (0, 1)."""
     return np.asarray(torch.special.ndtri(torch.from_numpy(np.clip(ranks, _TAIL, 1 - _TAIL))).numpy())
 
 
 def _rank(numbers: Matrix) -> Matrix:
+    """Return the cumulative standard normal probability of each number."""
     return np.asarray(torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(numbers, np.float64))).numpy())

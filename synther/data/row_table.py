@@ -1,11 +1,12 @@
-"""A world of few states and actions, as the table of its rows.
+"""`RowTable`: draws rows of a small discrete world, such as FrozenLake, from a table of its different rows.
 
-Where every row comes again and again, how often each came is the best estimate there is of how often it will: no
-impossible transition, and every probability as in the data. No network can do better there, and a small one does worse.
-So rows of such a world are drawn from the table.
+If every row occurs again and again in the data, its frequency is the best estimate of its probability. The table
+generates no impossible transition, and every probability is as in the data. No network is better, and a small one is
+worse. So the rows are drawn from the table instead.
 
-So are rows whose observations are pictures of symbols, if nearly all pictures have been seen, even where few rows come
-twice: a network makes one symbol after the other, and nearly none of its pictures exist.
+Rows with pictures of symbols as observations are drawn from a table too, if nearly all pictures occur more than once,
+even if most rows occur only once. A network generates one symbol after the other, and nearly none of its pictures
+exist.
 """
 
 from __future__ import annotations
@@ -25,29 +26,31 @@ Array = NDArray[Any]
 Matrix = NDArray[np.float64]
 
 LARGEST = 1 << 16
-"""Different rows up to which a table is made."""
+"""Maximum number of different rows in a table."""
 REPEATS = 4
-"""How often each of them comes, on average."""
+"""Each different row must occur at least this many times on average, or else the observations must be pictures."""
 PICTURE = 8
-"""Columns, at least, in which the observations of a table vary whose rows do not come so often,"""
+"""Observations count as pictures if at least this many of their columns vary."""
 UNSEEN = 0.1
-"""and share of its observations, at most, that come once. By Good and Turing's estimate, as many of those to come are
-not among them."""
+"""Maximum share of rows with a picture that occurs only once. By the Good-Turing estimate, the same share of future
+pictures is not in the table."""
 
-_FINITE = (Constant, Binary, Categorical, OneHot, Codebook, Derived)  # the last follow from the others
+_FINITE = (Constant, Binary, Categorical, OneHot, Codebook, Derived)  # Derived columns are computed from the others
 
 
 @dataclass(frozen=True, eq=False)
 class RowTable:
-    """The different rows of the data and how often each came."""
+    """The different rows of the data, and how often each occurs."""
 
     rows: Matrix
-    """All fields of a row side by side. (M, W)"""
+    """All fields of the M different rows side by side. (M, W)"""
     count: NDArray[np.int64]
+    """How often each row occurs. (M,)"""
 
     @classmethod
     def fit(cls, rows: Transitions, layout: Layout) -> RowTable | None:
-        """Of `rows`; None where states or actions are numbers, or too many rows are the only ones of their kind."""
+        """Count the different rows. Return None if a state or action column holds numbers, or if too many rows occur
+        only once."""
         if not all(isinstance(kind, _FINITE) for kind in (*layout.observation, *layout.action)):
             return None
         whole = np.concatenate(
@@ -63,15 +66,17 @@ class RowTable:
         return np.cumsum(self.count)
 
     def draw(self, count: int, layout: Layout, random: np.random.Generator) -> Transitions:
-        """`count` rows, each as likely as it was frequent."""
-        tickets = random.integers(int(self._total[-1]), size=count)
-        return layout.rows_from_columns(self.rows[np.searchsorted(self._total, tickets, side="right")])
+        """Draw `count` rows with replacement, with probabilities proportional to their frequency in the data."""
+        places = random.integers(int(self._total[-1]), size=count)
+        return layout.rows_from_columns(self.rows[np.searchsorted(self._total, places, side="right")])
 
     def arrays(self) -> dict[str, Array]:
+        """Return the arrays that a model file stores."""
         return {"rows": self.rows, "count": self.count}
 
 
 def _are_known_pictures(rows: Transitions) -> bool:
+    """Return whether observations are pictures, and nearly all of them occur more than once."""
     pictures = rows.observation.reshape(len(rows), -1).astype(np.float64)
     if np.count_nonzero((pictures != pictures[0]).any(0)) < PICTURE:
         return False

@@ -1,15 +1,17 @@
-"""Scaling of the matrix to the range a diffusion model expects, and back.
+"""`Scaler`: scales the matrix to the range that a diffusion model expects, and back.
 
-Every column by itself, by one of
+Every column is scaled separately, by one of these scalings:
 
-    none       left as it is
+    none       unchanged
     standard   mean 0, std 1
-    minmax     lowest -1, highest +1
+    minmax     lowest value -1, highest value +1
     quantile   to a standard normal, through the column's quantiles
-    blend      halfway between standard and quantile: peaks are widened, nothing is squeezed by more than half
+    blend      halfway between standard and quantile: peaks are widened, and no slope is below one half
 
-and, where that is asked for, outcomes as the residuals of a regression on the rest of the row (residuals.py), and
-numbers of an observation as how far they are from their mean in a category of it (grouping.py).
+If requested, outcomes are replaced by the residuals of a regression on the rest of the row (residuals.py), and numbers
+of an observation by their difference from the mean in their category (grouping.py).
+
+Read `Scaler.fit`, `Scaler.transform` and `Unscaler.__call__`, in this order.
 
 NOTE[paper]: the reference divides by the std + 1e-5. Here it is the true std, since constant columns never
 reach the matrix, so that a column of tiny variance is not squashed into nothing.
@@ -42,23 +44,29 @@ Array = NDArray[Any]
 Matrix = NDArray[np.float64]
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
-_FIXED = ("none", "minmax")  # scalings that leave a column where it is
-_BLOCK = 1 << 14
-_SAMPLED = 1 << 26  # values, of all columns together, that quantiles and regressions are taken from,
-SAMPLED_ROWS = 1 << 18  # in at most so many rows
+_FIXED = ("none", "minmax")  # columns with these scalings are neither replaced by residuals nor grouped
+_BLOCK = 1 << 14  # rows that are processed at a time
+_SAMPLED = 1 << 26  # maximum number of values in the sample that quantiles and regressions are fitted on
+SAMPLED_ROWS = 1 << 18  # maximum number of rows in this sample
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Scaler:
-    """scaled = (raw - shift) / scale for every column; then outcomes become their residuals, where there is a
-    regression; then numbers of groups become what their category leaves of them; then the quantile and blend columns
-    follow their curves."""
+    """A fitted scaling of all columns, in four steps.
+
+    1. scaled = (raw - shift) / scale for every column.
+    2. If there is a regression, outcomes are replaced by their residuals.
+    3. If there are groups, numbers are replaced by their difference from the mean in their category.
+    4. Quantile and blend columns are transformed by their curves.
+    """
 
     kinds: tuple[str, ...]
+    """The scaling of each column, one of `SCALINGS`."""
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     curves: tuple[tuple[int, Curve], ...] = ()
+    """The number of each quantile or blend column, and its curve."""
     residuals: Residuals | None = None
     groups: Groups | None = None
 
@@ -72,12 +80,14 @@ class Scaler:
         regression: Regression | None = None,
         grouping: Grouping | None = None,
     ) -> Scaler:
-        """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
+        """Fit on a matrix (N, D), or on its chunks, which are read once. `kinds` are the scalings of the D columns,
+        `names` their names for error texts.
 
-        `twins` (D,) says of each column which other one is of the same quantity, or that it is itself: a column that
-        never changes is measured in units of that one. With a `regression`, outcomes that are standard, blend or
-        quantile become its residuals, and given columns may be grouped. Quantiles, regressions and groups are taken
-        from a random sample of the rows; everything else from all of them.
+        `twins` (D,) is for each column the number of the column that holds the same quantity before or after a step, or
+        its own number. A constant column is scaled by the std of its twin. With a `regression`, outcomes with the
+        scaling standard, blend or quantile are replaced by their residuals, and with a `grouping` the given columns may
+        be grouped. Quantiles, regressions and groups are fitted on a random sample of the rows, everything else on all
+        rows.
         """
         kinds = tuple(kinds)
         _check_kinds(kinds)
@@ -112,7 +122,7 @@ class Scaler:
         if residuals is not None:
             replaced += residuals.replaced
             residuals.moved(sampled).take_out(drawn)
-        if grouping is not None and regression is not None:  # then all given columns are in these rows, with std 1
+        if grouping is not None and regression is not None:  # the sample then has all given columns, with std 1
             numbers = [column for column in grouping.numbers if kinds[column] not in _FIXED]
             groups = replace(grouping, numbers=numbers).fit(drawn, at, () if residuals is None else residuals.outcomes)
         if groups is not None:
@@ -126,7 +136,7 @@ class Scaler:
             if moments.low[column] < moments.high[column]:
                 curve = Curve.fit(drawn[:, place], ends[0][place], ends[1][place])
                 if len(curve.values) < 2 and column in replaced:
-                    continue  # nothing remains of it
+                    continue  # the regression or group explains it exactly
                 if len(curve.values) < 2:
                     raise _unscalable(names, column, kinds, moments)
                 curves.append((column, curve.halfway() if kinds[column] == "blend" else curve))
@@ -145,7 +155,7 @@ class Scaler:
         return Lines([curve.to_scores for _, curve in self.curves], _CPU)
 
     def transform(self, matrix: Array) -> Matrix:
-        """Raw (N, D) to scaled (N, D)."""
+        """Scale raw rows (N, D)."""
         self._check_width(matrix)
         scaled = np.subtract(matrix, self._shift, dtype=np.float64)
         scaled /= self._scale
@@ -162,13 +172,13 @@ class Scaler:
         return scaled
 
     def inverse(self, matrix: Array) -> Matrix:
-        """Scaled (N, D) to raw (N, D)."""
+        """Return the raw rows for scaled rows (N, D)."""
         self._check_width(matrix)
         columns = torch.from_numpy(np.array(matrix.T, np.float64, order="C"))
         return np.asarray(self.unscaler(_CPU)(columns).numpy().T)
 
     def unscaler(self, device: torch.device) -> Unscaler:
-        """What undoes it on a device; made once."""
+        """Return the inverse on a device. It is created once and kept."""
         if device not in self._unscalers:
             self._unscalers[device] = Unscaler(self, device)
         return self._unscalers[device]
@@ -178,11 +188,12 @@ class Scaler:
         return {}
 
     def log_slope(self, matrix: Array) -> Matrix:
-        """Sum over columns of log |d scaled / d raw| at raw rows (N, D): what the scaling adds to a likelihood (N,)."""
+        """Return the sum over columns of log |d scaled / d raw| (N,) at raw rows (N, D). Adding it to the
+        log-likelihood of scaled rows gives the log-likelihood of raw rows."""
         self._check_width(matrix)
         total = np.full(len(matrix), -np.log(self._scale).sum())
         affine = np.subtract(matrix, self._shift, dtype=np.float64) / self._scale
-        if self.residuals is not None:  # a regression on other columns changes no volume, its scales do
+        if self.residuals is not None:  # subtracting a function of other columns keeps the volume, but scaling does not
             total -= self.residuals.log_scales(affine)
             self.residuals.take_out(affine)
         if self.groups is not None:
@@ -208,24 +219,24 @@ class Scaler:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Scaler:
-        told = checked(entry, _Entry, "scaler")
-        width = len(told["kinds"])
+        stored = checked(entry, _Entry, "scaler")
+        width = len(stored["kinds"])
         columns = {str(column): column for column in range(width)}
         for name in ("shift", "scale"):
-            if len(finite(told[name], f"scaler.{name}")) != width or (name == "scale" and 0 in told[name]):
+            if len(finite(stored[name], f"scaler.{name}")) != width or (name == "scale" and 0 in stored[name]):
                 raise FormatError(f"scaler.{name}: expected {width} numbers, and no scale of 0")
-        if not told["curves"].keys() <= columns.keys():
+        if not stored["curves"].keys() <= columns.keys():
             raise FormatError(
-                f"scaler.curves: expected columns from 0 to {width - 1}, found {', '.join(told['curves'])}"
+                f"scaler.curves: expected columns from 0 to {width - 1}, found {', '.join(stored['curves'])}"
             )
-        curves = tuple((columns[column], Curve.from_json(curve)) for column, curve in told["curves"].items())
-        residuals = None if told["residuals"] is None else Residuals.from_json(told["residuals"])
-        groups = Groups.from_json(told["groups"], width) if "groups" in told else None
-        return cls(told["kinds"], told["shift"], told["scale"], curves, residuals, groups)
+        curves = tuple((columns[column], Curve.from_json(curve)) for column, curve in stored["curves"].items())
+        residuals = None if stored["residuals"] is None else Residuals.from_json(stored["residuals"])
+        groups = Groups.from_json(stored["groups"], width) if "groups" in stored else None
+        return cls(stored["kinds"], stored["shift"], stored["scale"], curves, residuals, groups)
 
 
 class Unscaler:
-    """The way back from scaled to raw rows, which lie by columns, (D, N), on a device."""
+    """The inverse of a `Scaler` on a device, for rows that are stored as columns (D, N)."""
 
     def __init__(self, scaler: Scaler, device: torch.device) -> None:
         self._shift, self._scale = (
@@ -239,8 +250,11 @@ class Unscaler:
         self._free = row_index(() if scaler.residuals is None else scaler.residuals.free, device)
 
     def __call__(self, columns: Tensor, settle: Callable[[Tensor], None] | None = None) -> Tensor:
-        """Raw columns; these hold something else afterwards. `settle` changes raw columns that outcomes follow from; it
-        changes nothing else about the result."""
+        """Return raw columns (D, N) for scaled ones. `columns` is overwritten.
+
+        `settle` changes raw columns in place before outcomes are computed from them, for example by rounding them. The
+        returned columns themselves are not changed by it.
+        """
         if self._lines is not None:
             columns[self._curved] = self._lines.follow(columns[self._curved])
         if self._regroup is not None:
@@ -274,13 +288,16 @@ def _check_kinds(kinds: Iterable[str]) -> None:
 
 
 def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str], twins: list[int]) -> tuple[Matrix, Matrix]:
-    """Shift and scale of every column. Of one that turned out constant the scale is its twin's std, or how far it
-    is from a twin that is constant too; without a twin it is only shifted. So it stays invertible."""
+    """Return shift and scale of every column.
+
+    The scale of a constant column is the std of its twin. If the twin is constant too, it is the distance between them,
+    or 1 if they are equal. So the scale is never 0.
+    """
     kind = np.array(kinds, dtype=object)
     low, high = moments.low, moments.high
     with np.errstate(over="ignore", invalid="ignore"):
         half_span = high / 2 - low / 2
-        # The exact power of two above the span: it costs no precision, and keeps the slopes of a curve in range.
+        # A power of two above the span: dividing by it is exact, and it keeps the slopes of a curve in range.
         unit = np.ldexp(1.0, np.clip(np.frexp(half_span)[1] + 1, -1000, 1000))
         standard = (kind == "standard") | (kind == "blend")
         shift = np.select([standard, kind == "minmax"], [moments.mean, low / 2 + high / 2], default=0.0)
@@ -301,16 +318,17 @@ def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str], twin
 
 def _unscalable(names: Sequence[str], column: int, kinds: Sequence[str], moments: Moments) -> DataError:
     return DataError(
-        f"{names[column]} reaches from {moments.low[column]:g} to {moments.high[column]:g}, "
-        f"which float64 cannot scale ({kinds[column]}): multiply this column by a constant first"
+        f"{names[column]} has values from {moments.low[column]:g} to {moments.high[column]:g}, which the scaling "
+        f"{kinds[column]} cannot handle in float64: multiply this column by a constant first"
     )
 
 
 def resolve_kinds(layout: Layout, scaling: str | Mapping[str, str]) -> tuple[str, ...]:
-    """One scaling for each matrix column of `layout`; columns that are never scaled get "none".
+    """Return one scaling for each matrix column of `layout`. Columns that are never scaled get "none".
 
-    A mapping goes from a column's name ("observation[3]"), else its field ("reward"), else "default", to a scaling;
-    without a default the rest is "standard".
+    `scaling` is one scaling for all columns, or a dict. The keys of a dict are names of columns ("observation[3]"),
+    fields ("reward") or "default", and are looked up in this order. Without a default, all other columns get
+    "standard".
     """
     chosen = {"default": scaling} if isinstance(scaling, str) else {"default": "standard", **scaling}
     _check_kinds(chosen.values())
