@@ -1,9 +1,12 @@
-"""Outcomes on a lattice (whole numbers, steps of 0.1) as what other columns on a lattice leave of them.
+"""Subtract whole multiples of other columns from outcomes on a lattice (whole numbers, or steps of 0.1).
 
-A stock grows by what was ordered, a score counts what happened. What whole multiples leave of such an outcome is on a
-lattice too, and often has few values, or only multiples of 3. It is rounded to those when rows come back, so that rows
-keep the arithmetic of their world. A regression with other weights would lose the lattice. Where what is left is a
-number that a sensor has rounded, a line tells more of it (rounding.py).
+Examples: a stock grows by what was ordered, a score counts events. If whole multiples of other columns on a lattice are
+subtracted from such an outcome, the residual is on a lattice too. Often it has few values, or only multiples of 3.
+Generated residuals are rounded to these values, so generated rows keep the arithmetic of the real ones. A regression
+with arbitrary weights would lose the lattice. If the residual is a number that a sensor has rounded, a linear
+regression explains a further part of it (rounding.py).
+
+Read `Grid` (which columns, and the search for multiples), then `Step` (one outcome, both directions).
 
 NOTE[paper]: the reference rounds nothing.
 """
@@ -33,56 +36,62 @@ if TYPE_CHECKING:
 Matrix = NDArray[np.float64]
 
 SMALLEST = 1e-4
-"""Residuals are scaled up to std 1, but never by more than its inverse: less than this is rounding."""
-_MOST_INPUTS = 1024
-_TRIED = 1 << 14  # rows that weights are found in
-_TRIMMED, _USUAL = 4, 0.9  # rounds, and share of the rows that are taken for usual
-_BETTER = 0.9  # share of the variance of a change that weights other than 1 for the last value may leave
-_HEAPED, _MANY = 3.0, 0.005  # times as many rows as a step or two further in, and share of all rows, are many at an end
-_LONG, _LONGEST = 8, 1 << 20  # steps from one end to the other of what may be clipped
-_TURNS, _RANKS = 12, 257  # of what may have led beyond the ends
-_DRAWING = 13  # of random numbers
-_FEWER = 0.1  # bits that the last value alone has to leave less open with a line than whole multiples of others do
-_SETTLED = 0.2  # steps of a lattice that what is left spreads in a category where it is settled, and not rounded noise
-_MOST_LINED = 1 << 15  # rows that a line is found in
-_UNEVEN, _ENOUGH = 1.3, 200  # times the spread of one value of a category that another has, and rows of each value
-_SURE = 6.0  # of what never varies: so many errors of 1 std fit into a step of its lattice
+"""Smallest std that is divided by when residuals are scaled to std 1. A smaller residual is only rounding error."""
+_MOST_INPUTS = 1024  # maximum number of inputs among which multiples are searched
+_TRIED = 1 << 14  # number of rows in which multiples are searched
+_TRIMMED = 4  # number of rounds of a regression without outliers
+_USUAL = 0.9  # share of the rows that are not outliers in each round
+_BETTER = 0.9  # a choice of multiples is used only if its residual has at most this share of the variance before it
+_HEAPED, _MANY = 3.0, 0.005  # a heap has 3 times as many rows as either of the next two values, and 0.5 % of all rows
+_LONG, _LONGEST = 8, 1 << 20  # minimum and maximum number of lattice steps in the range of an outcome with heaps
+_TURNS = 12  # number of iterations in which numbers beyond the ends are drawn
+_RANKS = 257  # number of quantiles that describe the residual distribution
+_DRAWING = 13  # seed of the draws
+_FEWER = 0.1  # bits that the last value alone, with a regression, must save compared with multiples of more columns
+_SETTLED = 0.2  # a residual with a smaller std in some category, in lattice steps, is no rounded noise
+_MOST_LINED = 1 << 15  # maximum number of rows in which the regression of rounded numbers is fitted
+_UNEVEN = 1.3  # a spread depends on a category if the std in one of its values is this many times that in another
+_ENOUGH = 200  # minimum number of rows with each value of that category
+_SURE = 6.0  # a residual that never varies in a category gets a std of one lattice step divided by this
 
 
 class Codes(NamedTuple):
-    """Columns of -1 and 1 that stand for a category: 1 where it has a value."""
+    """One-hot columns of a category: 1 in the column of its value, and -1 in the others."""
 
     columns: Sequence[int]
     values: Sequence[float]
-    """Numbers that the columns stand for; none where they are no numbers."""
+    """Number that each column stands for. Empty if the values of the category are no numbers."""
 
 
 class _Input(NamedTuple):
-    """What an outcome may have to do with: a sum of columns."""
+    """A weighted sum of columns that may be an input of an outcome."""
 
     numbers: Matrix
     grain: float
+    """Step of the lattice that the sum is on."""
     parts: dict[int, float]
-    """The columns, and how often each is taken."""
+    """Weight of each column in the sum."""
 
 
 _Code = tuple[Matrix, int, float]
-"""A column that is 1 or -1 less its mean (N,), its place, and what it was divided by."""
+"""One-hot column: its values of -1 and 1 minus their mean (N,), its place, and the std that it was divided by."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Which columns of the matrix are on a lattice."""
+    """The columns of the matrix that are on a lattice."""
 
     grains: Mapping[int, float]
-    """Of columns that hold numbers: by multiples of what they differ."""
+    """Lattice step of each column that holds numbers on a lattice."""
     codes: Sequence[Codes] = ()
+    """Categories of observation and action."""
     steps: Sequence[tuple[int, int | None]] = ()
-    """Outcomes, each with the column of its last value, where there is one. An outcome may follow from those before."""
+    """Outcomes on a lattice, each with the column of the same quantity in the observation, or None. Outcomes earlier in
+    the list may be inputs of later ones."""
 
     @classmethod
     def of(cls, layout: Layout) -> Grid:
-        """Observations and actions, next observations, and the reward."""
+        """Return the lattice columns of a layout. Outcomes are next observations, and then the reward."""
         grains: dict[int, float] = {}
         codes, steps = list[Codes](), list[tuple[int, int | None]]()
         for place in layout.places:
@@ -97,8 +106,8 @@ class Grid:
             elif isinstance(kind, Binary):
                 grains[columns.start] = 1.0
             elif isinstance(kind, (Categorical, OneHot, Codebook)):
-                stand = isinstance(kind, (Categorical, Codebook)) and len(columns) == kind.class_count
-                values = [row[0] for row in class_rows(kind)] if stand and kind.source_width == 1 else []
+                one_for_each = isinstance(kind, (Categorical, Codebook)) and len(columns) == kind.class_count
+                values = [row[0] for row in class_rows(kind)] if one_for_each and kind.source_width == 1 else []
                 codes.append(Codes(columns, values))
         (reward,) = layout.columns_of("reward")[:1] or (None,)
         if reward in grains:
@@ -106,13 +115,16 @@ class Grid:
         return cls(grains, codes, steps)
 
     def among(self, columns: Collection[int]) -> Grid:
-        """The same with no other outcomes than `columns`."""
+        """Return the same grid with only those outcomes that are in `columns`."""
         return replace(self, steps=[step for step in self.steps if step[0] in columns])
 
     def fit(self, drawn: Matrix, place: Mapping[int, int], scale: Matrix, given: Sequence[int]) -> list[Step]:
-        """What to do about the outcomes, learned from scaled rows, of which each column was divided by its `scale` and
-        now is at its `place`. Columns of the steps are places."""
-        raw = {column: drawn[:, here] * scale[column] for column, here in place.items()} if self.steps else {}
+        """Learn from scaled rows `drawn` what to subtract from each outcome.
+
+        Each column of the matrix was divided by its `scale`, and is now column `place[column]` of `drawn`. The columns
+        of the returned steps are those of `drawn`.
+        """
+        raw = {column: drawn[:, at] * scale[column] for column, at in place.items()} if self.steps else {}
         numbers = [self._number(column, raw) for column in given if column in raw and column in self.grains]
         singles = []
         for group in self.codes:
@@ -121,10 +133,11 @@ class Grid:
                 parts = {column: value / 2 for column, value in zip(group.columns, group.values, strict=True)}
                 grain = grain_of(sorted(group.values))
                 numbers += [_Input(_sum(raw, parts), grain, parts)] if grain else []
-            usual = max(known, key=lambda column: float(raw[column].mean()), default=None)  # the others differ from it
+            usual = max(known, key=lambda column: float(raw[column].mean()), default=None)  # most frequent: no input
             singles += [_Input(raw[column], 2.0, {column: 1.0}) for column in known if column != usual]
-        found, there = [], {*given}.intersection(raw)
-        groups = [group.columns for group in self.codes if there.issuperset(group.columns)]
+        found = []
+        present = {*given}.intersection(raw)
+        groups = [group.columns for group in self.codes if present.issuperset(group.columns)]
         lines = _Lines(drawn, [place[column] for column in given if column in place])
         for column, twin in self.steps:
             if column in raw and (twin is None or twin in raw):
@@ -133,6 +146,7 @@ class Grid:
                     grain = self.grains.get(column, 0.0)
                     make = partial(_step, column, raw=raw, grain=grain, place=place, scale=scale, groups=groups)
                     step, bits = make(weights, lines=lines)
+                    # A sensor that rounds: the last value alone, with a regression, may leave fewer bits open.
                     if twin is not None and len(weights) > 1:
                         other, fewer = make({twin: 1.0}, lines=lines)
                         step = other if other.slopes and fewer < bits - _FEWER else step
@@ -141,72 +155,86 @@ class Grid:
         return found
 
     def _number(self, column: int, raw: Mapping[int, Matrix]) -> _Input:
+        """Return a single column as an input."""
         return _Input(raw[column], self.grains[column], {column: 1.0})
 
     def _weights(
         self, column: int, twin: int | None, tried: Sequence[Sequence[_Input]], raw: Mapping[int, Matrix]
     ) -> dict[int, float]:
-        """By how much an outcome grows with each column: none where no multiples tell much about it."""
-        told: dict[int, float] = {} if twin is None else {twin: 1.0}
+        """Return the multiple of each column to subtract from an outcome, so that the residual is on a lattice.
+
+        `twin` is the same quantity in the observation; its multiple is 1 by default. `tried` are groups of inputs:
+        numbers, and then single one-hot columns. Returns no weights if there is no twin and no multiples explain much.
+        """
+        weights: dict[int, float] = {} if twin is None else {twin: 1.0}
         y = raw[column]
         if column not in self.grains:
-            return told
+            return weights
         grain, some = self.grains[column], slice(None, None, -(-len(y) // _TRIED))
         half = np.arange(len(y[some])) % 2 == 0
-        smooth = float(y[some][~half].var())
+        smooth = float(y[some][~half].var())  # smallest residual variance of a regression with arbitrary weights
         for number, inputs in enumerate(tried):
             if not inputs or len(inputs) > min(_MOST_INPUTS, len(half) // ROWS_PER_WEIGHT):
                 continue
-            before = _sum(raw, told)[some]
+            before = _sum(raw, weights)[some]
             x, left = np.column_stack([one.numbers[some] for one in inputs]), y[some] - (before if number else 0.0)
             slopes = _slopes(x[half], left[half])
             smooth = min(smooth, float((left - x @ slopes)[~half].var()))
             least = grain / np.array([one.grain for one in inputs])
             multiples = _multiples(x, left, half, slopes, least, grain)
             if (left - x @ multiples)[~half].var() < _BETTER * (y[some] - before)[~half].var():
-                told = told if number else {}
+                weights = weights if number else {}
                 for one, times in zip(inputs, multiples.tolist(), strict=True):
                     for part, weight in one.parts.items() if times else ():
-                        told[part] = told.get(part, 0.0) + times * weight
-        left = (y - _sum(raw, told))[some][~half].var()
-        is_told = left < y[some][~half].var() / 2 and left < 1.5 * smooth + grain**2 / 4
-        return told if twin is not None or is_told else {}
+                        weights[part] = weights.get(part, 0.0) + times * weight
+        left = (y - _sum(raw, weights))[some][~half].var()
+        explains_enough = left < y[some][~half].var() / 2 and left < 1.5 * smooth + grain**2 / 4
+        return weights if twin is not None or explains_enough else {}
 
 
 @dataclass(frozen=True)
 class Step:
-    """An outcome on a lattice, less some multiples of other columns. All columns are of std 1."""
+    """Replaces one outcome on a lattice by its residual: the outcome minus multiples of other columns.
+
+    All columns have mean 0 and std 1, so all quantities are in stds.
+    """
 
     column: int
     inputs: tuple[tuple[int, float], ...]
-    """Other columns, and how many stds of this one are taken out for one of theirs."""
+    """Other columns, and the multiple of each that is subtracted."""
     shift: float
+    """Mean of the residual."""
     scale: float
-    """Mean and std of what remains."""
+    """Std of the residual. With `spreads`, the std where all their columns are 0."""
     low: float
+    """Lowest value of the outcome itself."""
     high: float
-    """Of the outcome itself."""
+    """Highest value of the outcome itself."""
     first: float = 0.0
+    """Lowest value of the residual."""
     unit: float = 0.0
+    """Step of the residual's lattice. 0 if it is on no lattice."""
     most: int = 0
-    """What remains is `first` and up to `most` times `unit`; unless that is 0, where it is on no lattice."""
+    """Largest number of steps above `first`."""
     heaps: tuple[float | None, float | None] = (None, None)
-    """Ends of the outcome that many rows are at: a stock that is sold out. What remains there is what might have led
-    beyond the end, so that it tells nothing about the other columns."""
+    """Lower and upper end of the outcome if many rows are there, such as a stock that is sold out; else None. In such
+    rows, a residual is drawn that would have led to the end or beyond it. It carries no information about the inputs.
+    """
     ranks: tuple[float, ...] = ()
-    """With heaps or slopes: what remains at ranks from 0 to 1, equally spaced, without its mean and divided by its
-    spread."""
+    """Only with heaps or slopes: quantiles of the residual minus its mean, divided by its std, at equally spaced levels
+    from 0 to 1."""
     spreads: tuple[tuple[int, float], ...] = ()
-    """Columns that stand for a category, and how much `scale` grows with each: sales vary more on Saturdays."""
+    """One-hot columns of a category, and how much the std grows with each. Example: sales vary more on Saturdays."""
     slopes: tuple[tuple[int, float], ...] = ()
-    """Other columns, and those of a line in them that what remains follows before it is rounded to its lattice."""
+    """Other columns, and their slopes in a regression of the residual before it was rounded to its lattice."""
 
     @property
     def columns(self) -> tuple[int, ...]:
+        """All columns that the step uses. The first is the outcome."""
         return (self.column, *(column for column, _ in (*self.inputs, *self.spreads, *self.slopes)))
 
     def moved(self, places: Mapping[int, int]) -> Step:
-        """The same where columns have these places."""
+        """Return the same step with each column number replaced by `places[column]`."""
         inputs, spreads, slopes = (
             tuple((places[column], weight) for column, weight in each)
             for each in (self.inputs, self.spreads, self.slopes)
@@ -214,37 +242,45 @@ class Step:
         return replace(self, column=places[self.column], inputs=inputs, spreads=spreads, slopes=slopes)
 
     def width(self, rows: Matrix) -> Matrix:
-        """The std of what remains of it in rows (N, D). (N,)"""
+        """Return the std of the residual in each row of `rows` (N, D). (N,)"""
         width = np.full(len(rows), self.scale)
         for column, weight in self.spreads:
             width += weight * rows[:, column]
         return np.asarray(np.maximum(width, SMALLEST))
 
     def difference(self, rows: Matrix) -> Matrix:
-        """What remains of it in rows (N, D). (N,)"""
+        """Return the residual of each row of `rows` (N, D), not scaled. (N,)"""
         left: Matrix = rows[:, self.column].copy()
         for column, weight in self.inputs:
             left -= weight * rows[:, column]
         return left
 
     def take_out(self, rows: Matrix) -> None:
+        """Replace the outcome in `rows` (N, D) by its scaled residual, in place."""
         left, width = self.difference(rows), self.width(rows)
         draw, ranks = np.random.default_rng(_DRAWING), np.array(self.ranks)
         if self.slopes:
             columns, slopes = (list(each) for each in zip(*self.slopes, strict=True))
             level = product(rows[:, columns], np.array(slopes)[:, None])[:, 0] + self.shift
-            left = self.shift + width * self.cells(rows[:, self.column], left).less(level, width).drawn(ranks, draw)
+            cells = self.cells(rows[:, self.column], left).standardised(level, width)
+            left = self.shift + width * cells.drawn(ranks, draw)
         elif self.ranks:
             left = self.beyond(rows[:, self.column], left, width, ranks, draw)
         rows[:, self.column] = (left - self.shift) / width
 
     def cells(self, own: Matrix, left: Matrix) -> Cells:
-        """Between which numbers what is `left` of outcomes (N,) was before it was rounded."""
+        """Return the range that each residual was in before the outcome was rounded and clipped.
+
+        `own` (N,) are the outcomes, `left` (N,) their residuals.
+        """
         near = self.unit / 2
         return Cells.of(left, self.unit, own < self.low + near, own > self.high - near)
 
     def beyond(self, own: Matrix, left: Matrix, width: Matrix, ranks: Matrix, draw: np.random.Generator) -> Matrix:
-        """What remains of outcomes (N,), of which `left` (N,) remains, as it may have been before they were clipped."""
+        """Return residuals as they may have been before the outcomes were clipped at their heaps. (N,)
+
+        `own` (N,) are the outcomes, `left` (N,) their residuals, and `width` (N,) the stds of the residuals.
+        """
         exact = own
         for end in self.heaps:
             if end is not None:
@@ -254,7 +290,10 @@ class Step:
         return np.asarray(self.first + self.unit * np.rint((full - self.first) / self.unit))
 
     def put_back(self, columns: Tensor) -> None:
-        """The reverse, in rows that lie by columns, (D, N): whatever remains, on its lattice."""
+        """Replace the scaled residual by the outcome, in rows stored column by column (D, N), in place.
+
+        Any generated residual is rounded to its lattice.
+        """
         own = columns[self.column]
         if self.spreads:
             more = [weight * columns[column] for column, weight in self.spreads]
@@ -280,7 +319,11 @@ def _step(
     groups: Sequence[Sequence[int]],
     lines: _Lines,
 ) -> tuple[Step, float]:
-    """What to do about an outcome of which other columns tell so much, and how many bits that leaves open."""
+    """Return the step that subtracts the multiples `weights` of other columns from an outcome.
+
+    Also returns the entropy of the residual in bits, given its regression if it has one. It is infinite if the residual
+    is on no lattice.
+    """
     own = float(scale[column])
     left = raw[column] - _sum(raw, weights)
     inputs = tuple((place[one], weight * float(scale[one]) / own) for one, weight in weights.items())
@@ -298,23 +341,28 @@ def _step(
     step = replace(step, first=first / own, unit=common * grain / own, most=int(whole.max()) // common)
     values = {one: (raw[one], place[one], float(scale[one])) for group in groups for one in group}
     codes = [[values[one] for one in group] for group in groups]
-    lined, bits = lines.taken_out(step, raw[column] / own, left / own, codes)
-    return lined or _with_heaps(step, raw[column] / own, left / own, codes), bits
+    with_line, bits = lines.with_line(step, raw[column] / own, left / own, codes)
+    return with_line or _with_heaps(step, raw[column] / own, left / own, codes), bits
 
 
 class _Lines:
-    """Lines in some columns of `rows` (N, D) of std 1."""
+    """Regressions of residuals on some columns of `rows` (N, D) of std 1."""
 
     def __init__(self, rows: Matrix, columns: Sequence[int]) -> None:
-        self.columns, self.some = columns, slice(None, None, -(-len(rows) // _MOST_LINED))
-        """Those that are given, and the rows that lines are found in."""
+        self.columns = columns
+        """Inputs of the regressions."""
+        self.some = slice(None, None, -(-len(rows) // _MOST_LINED))
+        """Rows that the regressions are fitted to."""
         self.given = Given(rows[self.some][:, list(columns)])
 
-    def taken_out(
+    def with_line(
         self, step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[_Code]]
     ) -> tuple[Step | None, float]:
-        """A step with the line that what is `left` (N,) of the outcomes (N,) follows before it is rounded, if there is
-        one, and how many bits remain open."""
+        """Return the step with a regression of the residual before rounding, and the bits that remain open.
+
+        `own` (N,) are the outcomes, `left` (N,) their residuals, and `codes` the one-hot columns of each category. The
+        step is None if the residual is no rounded noise.
+        """
         own, left = own[self.some], left[self.some]
         codes = [[(values[self.some], place, unit) for values, place, unit in group] for group in codes]
 
@@ -328,7 +376,7 @@ class _Lines:
         numbers = np.rint((left - step.first) / step.unit).astype(np.int64)
         line = find_line(step.cells(own, left), numbers, self.given, level_and_width)
         bits = entropy(numbers)
-        if line is None or not line.is_told:
+        if line is None or not line.is_rounded_noise:
             return None, bits if line is None else min(bits, line.bits)
         found, width = spread(line.off, self.given.learned)
         if found.spreads and width.min() <= _SETTLED * step.unit:
@@ -340,10 +388,10 @@ class _Lines:
 
 
 def _with_heaps(step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[_Code]]) -> Step:
-    """The same, with what may lie beyond an end that many of the outcomes (N,) are at, and with its spreads. What
-    remains of the outcomes is `left` (N,).
+    """Return the step with its heaps and spreads.
 
-    What would have led beyond the ends is found by turns, as in clipping.py.
+    `own` (N,) are the outcomes, `left` (N,) their residuals, and `codes` the one-hot columns of each category.
+    Residuals that would have led beyond a heap are found by iteration, as in clipping.py.
     """
     ends, inside = _heaps(step, own), np.ones(len(own), bool)
     for end in ends:
@@ -362,7 +410,7 @@ def _with_heaps(step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[
 
 
 def _heaps(step: Step, own: Matrix) -> tuple[float | None, float | None]:
-    """The ends of an outcome (N,) that far more rows are at than beside it."""
+    """Return the lower and the upper end of an outcome (N,), each only if far more rows are at it than next to it."""
     if not _LONG <= (step.high - step.low) / step.unit <= _LONGEST:
         return None, None
     counts = np.bincount(np.rint((own - step.low) / step.unit).astype(np.int64))
@@ -373,17 +421,21 @@ def _heaps(step: Step, own: Matrix) -> tuple[float | None, float | None]:
 def _with_spreads(
     step: Step, left: Matrix, codes: Sequence[Sequence[_Code]], known: NDArray[np.bool_]
 ) -> tuple[Step, Matrix]:
-    """The same, with the category that tells most about how far what is `left` (N,) spreads, and how far it spreads in
-    each row (N,). The rows that are `known` (N,) tell."""
+    """Return the step with the category on which the std of the residuals depends most, and the std in each row (N,).
+
+    `left` (N,) are the residuals, `codes` the one-hot columns of each category. Only rows marked in `known` (N,) are
+    used. Without such a category, the std is the same in all rows.
+    """
     usual = max(float(left[known].std()), SMALLEST)
-    best, told = step, _UNEVEN
+    best, largest = step, _UNEVEN
     for group in codes:
         is_this = [values > values.mean() if values.std() else np.ones(len(values), bool) for values, _, _ in group]
         if any(np.count_nonzero(one & known) < _ENOUGH for one in is_this):
             continue
         stds = [max(_size(left[one & known] - step.shift), step.unit / _SURE) for one in is_this]
-        if max(stds) / min(stds) > told:
-            told = max(stds) / min(stds)
+        if max(stds) / min(stds) > largest:
+            largest = max(stds) / min(stds)
+            # (values - values.min()) / 2 is 1 in rows with that value of the category, and 0 in the others.
             level = sum(std * float(-values.min()) / 2 for std, (values, _, _) in zip(stds, group, strict=True))
             slopes = ((at, std * unit / 2) for std, (_, at, unit) in zip(stds, group, strict=True))
             best = replace(step, scale=level, spreads=tuple(slopes))
@@ -394,7 +446,7 @@ def _with_spreads(
 
 
 def _size(numbers: Matrix) -> float:
-    """The root of their mean square: of what a category has always, too, if that is not the usual."""
+    """Return the root mean square: unlike the std, it counts a constant deviation from the usual residual too."""
     return float(np.sqrt(np.square(numbers).mean()))
 
 
@@ -406,8 +458,12 @@ def unclipped(
     draw: np.random.Generator,
     width: Matrix | None = None,
 ) -> Matrix:
-    """What `values` (N,) may have been before they were clipped at the `ends`: as far from the `line` (N,) as others,
-    which are `off` it by so much at ranks from 0 to 1, and not inside the range. `off` is times `width` (N,)."""
+    """Draw the numbers (N,) that `values` (N,) may have been before they were clipped at the `ends`.
+
+    Values inside the range are returned unchanged. A value at an end is replaced by `line` (N,) plus a residual, drawn
+    such that the sum is not inside the range. Residuals divided by `width` (N,) have the quantiles `off`, at equally
+    spaced levels from 0 to 1.
+    """
     full, ranks = values.copy(), np.linspace(0, 1, len(off))
     chance = draw.random(len(values))
     for end, sign in zip(ends, (-1, 1), strict=True):
@@ -415,7 +471,7 @@ def unclipped(
             continue
         at = values == end
         times = 1.0 if width is None else width[at]
-        need = sign * (end - line[at]) / times  # by how much at least the row is off its line
+        need = sign * (end - line[at]) / times  # smallest residual, outwards, that leads to the end
         reach = sign * off[::sign]
         rank = np.interp(need, reach, ranks, left=0.0, right=1.0)
         drawn = np.interp(rank + (1 - rank) * chance[at], ranks, reach)
@@ -424,13 +480,17 @@ def unclipped(
 
 
 def _slopes(x: Matrix, y: Matrix) -> Matrix:
+    """Return the slopes of a regression of `y` (N,) on `x` (N, G), where columns of `x` may have any scale. (G,)"""
     std = np.maximum(x.std(0), 1e-12)
     return np.asarray(least_squares(x / std, y[:, None])[:, 0] / std)
 
 
 def _multiples(x: Matrix, y: Matrix, half: NDArray[np.bool_], slopes: Matrix, least: Matrix, grain: float) -> Matrix:
-    """Multiples of `least` near the slopes, or near those without the rows that are the furthest off: whichever leave
-    the fewest bits open in the other half of the rows."""
+    """Round the `slopes` (G,) of a regression of `y` (N,) on `x` (N, G) to multiples of `least` (G,).
+
+    Repeats this for slopes that are fitted without outliers. Returns the multiples whose residuals, on a lattice of
+    step `grain`, have the lowest entropy in the rows outside `half` (N,).
+    """
     best, fewest = np.zeros_like(slopes), math.inf
     for _ in range(_TRIMMED):
         tried = np.rint(slopes / least) * least
@@ -445,14 +505,14 @@ def _multiples(x: Matrix, y: Matrix, half: NDArray[np.bool_], slopes: Matrix, le
 
 
 def _bits(values: Matrix) -> float:
-    """The entropy of some values."""
+    """Return the entropy of some values in bits."""
     _, count = np.unique(values, return_counts=True)
     share = count / len(values)
     return float(-(share * np.log2(share)).sum())
 
 
 def _sum(raw: Mapping[int, Matrix], weights: Mapping[int, float]) -> Matrix:
-    """Of some columns, each so many times. (N,)"""
+    """Return the sum of the columns of `raw`, weighted by `weights`. (N,)"""
     total = np.zeros(len(next(iter(raw.values()))))
     for column, weight in weights.items():
         total += weight * raw[column]

@@ -1,4 +1,4 @@
-"""Lines by least squares."""
+"""Linear regression by least squares."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torch import Tensor
 Matrix = NDArray[np.float64]
 
 ROWS_PER_WEIGHT = 10
-"""Rows for each input of a regression below which none is fitted."""
-_RIDGE = 1e-9
+"""Minimum number of rows for each input of a regression. With fewer rows it is not fitted."""
+_RIDGE = 1e-9  # added to the variance of every input, so that collinear inputs do not fail
 
 
 def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
-    """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
-    `narrow`. (G, K)"""
+    """Return the slopes of a least squares regression of `y` (N, K) on `x` (N, G), with an intercept. (G, K)
+
+    There is a very small ridge penalty. Directions of `x` with a variance of `narrow` or less are ignored.
+    """
     return Directions(x, narrow).slopes(y)
 
 
 class Directions:
-    """What least squares in columns `x` (N, G) need of these."""
+    """Inputs `x` (N, G) of least squares regressions. Their covariance is inverted once, for any number of `slopes`."""
 
     def __init__(self, x: Matrix, narrow: float = 0.0) -> None:
         self._x = x - x.mean(0)
@@ -33,12 +35,12 @@ class Directions:
         self._inverse = product(directions * inverse, directions.T)
 
     def slopes(self, y: Matrix) -> Matrix:
-        """Those of lines for `y` (N, K). (G, K)"""
+        """Return the slopes of a regression of `y` (N, K) on the inputs. (G, K)"""
         return product(self._inverse, product(self._x.T, y - y.mean(0)) / len(y))
 
 
 class Straight:
-    """Lines in columns `x` (N, G) of mean 0 and std 1. What all of them have in common is computed once."""
+    """Linear regressions on inputs `x` (N, G) of mean 0 and std 1. What all regressions share is computed once."""
 
     def __init__(self, x: Matrix) -> None:
         self._x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
@@ -46,11 +48,14 @@ class Straight:
 
     @cached_property
     def _whole(self) -> tuple[Tensor, Tensor]:
+        """Factorised moments of all rows."""
         return _factored(self._squares, len(self._x))
 
     def fit(self, y: Matrix, known: NDArray[np.bool_] | None = None) -> tuple[Matrix, float]:
-        """The line of `y` (N,) in all rows, or in the `known` ones (N,): slopes (G,), and level where all columns are
-        0."""
+        """Fit a regression of `y` (N,) to all rows, or to the rows marked in `known` (N,).
+
+        Returns the slopes (G,) and the intercept.
+        """
         factors, x = self._whole if known is None or known.all() else self._some(known), self._x
         if known is not None:
             x, y = x[known], y[known]
@@ -59,6 +64,7 @@ class Straight:
         return slopes[:-1], float(slopes[-1])
 
     def _some(self, known: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+        """Factorise the moments of the rows marked in `known` (N,), computed from whichever side has fewer rows."""
         others = self._x[~known]
         if 2 * len(others) > len(known):
             own = self._x[known]
@@ -66,37 +72,40 @@ class Straight:
         return _factored(self._squares - product(others.T, others), len(known) - len(others))
 
     def __call__(self, slopes: Matrix, level: float) -> Matrix:
-        """A line in all rows. (N,)"""
+        """Return the predictions of a regression with these slopes (G,) and intercept `level` for all rows. (N,)"""
         return product(self._x, np.append(slopes, level)[:, None])[:, 0]
 
 
 def _factored(squares: Matrix, count: int) -> tuple[Tensor, Tensor]:
+    """Return the LU factorisation of the mean moments of `count` rows, with a ridge for all inputs but the constant."""
     ridge = np.append(np.full(len(squares) - 1, _RIDGE), 0.0)
     factors, pivots = torch.linalg.lu_factor(torch.from_numpy(squares / count + np.diag(ridge)))
     return factors, pivots
 
 
 class Units(NamedTuple):
-    """Mean and std of some columns."""
+    """Mean and std of some columns, to standardise them."""
 
     mean: Matrix
     std: Matrix
 
     @classmethod
     def of(cls, x: Matrix) -> Units | None:
-        """Those of the columns of `x` (N, G), with a std of 1 where one never changes; None where a square of one
-        overflows."""
+        """Return mean and std of the columns of `x` (N, G). A constant column gets a std of 1.
+
+        Returns None if a mean or std is not finite, because squares of the numbers overflow.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = x.mean(0), x.std(0)
-        varies = (x != x[:1]).any(0) & (std > 0)  # the mean of equal numbers is rounded
+        varies = (x != x[:1]).any(0) & (std > 0)  # the std of equal numbers may be above 0: their mean is rounded
         return cls(mean, np.where(varies, std, 1.0)) if np.isfinite((*mean, *std)).all() else None
 
     def undone(self, slopes: Matrix, level: float) -> tuple[tuple[float, ...], float]:
-        """Slopes and level of the same line in columns as they were before they were put into these units."""
+        """Convert slopes and intercept for standardised columns to those for the original columns."""
         weights = slopes / self.std
         return tuple(weights.tolist()), level - float(self.mean @ weights)
 
 
 def product(first: Matrix, second: Matrix) -> Matrix:
-    """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
+    """Return `first @ second`, computed by PyTorch. NumPy takes fifty times as long when two cores are busy."""
     return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())

@@ -1,18 +1,20 @@
-"""Outcomes (next observation, reward) as what a simple regression on the rest of the row leaves unexplained.
+"""Replace outcomes (next observation, reward) by the residuals of a simple regression on the rest of the row.
 
-A next observation is mostly the observation itself, moved a little. A network that generates both as columns of
-std 1 has to reproduce that agreement to a fraction of its own error, and what is random about an outcome is
-small beside that error. Here what a regression can tell is taken out before the network sees a row and put back
-afterwards: what remains has std 1, so the network models the randomness of an outcome at full size, and a
-relation that is linear (a position that moves by velocity times time) holds exactly in every generated row.
+A next observation is nearly equal to the observation. Suppose that a network generates both as columns of std 1. Then
+its own error is larger than the small random change between the two. So the part of an outcome that a regression
+predicts is subtracted before the network sees a row, and added back to generated rows. The residual is scaled to std 1,
+so the network models the randomness of an outcome at full size. A linear relation (a position moves by velocity times
+time) holds exactly in every generated row.
 
-Next observations without an order, such as the mode of a switch, are given too: they come out of the network, and other
-outcomes fit what comes out.
+Categories of the next observation, such as the mode of a switch, are inputs of the regression too. The network
+generates them directly, and the other outcomes are then consistent with the generated categories.
 
-The regression is linear in every given column. If it may bend, then at some knots in a few of them, where that helps: a
-small network is then spared much of its work, while a large one, which learns the curve itself, is disturbed by the
-knots (measured on walker2d: twice the dynamics error). Of an outcome on a lattice (whole numbers, steps of 0.1) only
-multiples of others on a lattice are taken out (lattices.py).
+The regression is linear in every given column. Optionally it is piecewise linear, with knots in the few columns where
+this helps. Knots save a small network much of its work. A large network learns the curve itself, and knots disturb it
+(measured on walker2d: twice the dynamics error). From an outcome on a lattice (whole numbers, steps of 0.1) only
+multiples of other columns on a lattice are subtracted (lattices.py).
+
+Read `Regression` (what to fit), then `Residuals` (the fit, and both directions), then `_LinearFit` and `bends`.
 
 NOTE[paper]: the reference generates the next observation itself.
 """
@@ -39,57 +41,61 @@ from synther.schema import checked
 Matrix = NDArray[np.float64]
 
 MOST_ROWS = 1 << 16
-"""Rows that a regression is fitted on, evenly drawn from all of them: more change nothing."""
+"""Maximum number of rows that a regression is fitted on, evenly spaced among all rows. More rows change nothing."""
 _ERROR = 0.02
-"""Error, in stds, that generated columns may have. Where given columns nearly follow from each other, large weights
-would multiply it: directions among them that vary less explain nothing, and bends are fitted to inputs that are off by
-so much.
+"""Error of generated columns, in stds, that the regression must tolerate. If given columns are nearly collinear, large
+weights would multiply this error. So directions among them with a smaller std are ignored, and knots are fitted to
+inputs with noise of this std.
 """
-_TRIED = 1 << 14  # rows on which bends are tried
-_NOTHING = SMALLEST**2  # variance, of 1, below which an outcome explains nothing about others
-_EXACT = 1e-3  # stds of an outcome that a line leaves of it, where it is exact
-_FEW = 0.25  # share of the rows at the ends of an outcome, up to which lines are fitted to the other rows
-_FAR = 1e30  # where a range without an end is said to end
-_SIMPLER = 0.1  # nats by which an outcome may become less simple where it is explained
-_OFTEN, _MOST = 0.005, 0.5  # share of rows with a number that comes again and again, and of others that are needed
+_TRIED = 1 << 14  # number of rows on which knots are tried and entropies are estimated
+_NOTHING = SMALLEST**2  # an outcome with less remaining variance than this (of 1) does not explain other outcomes
+_EXACT = 1e-3  # a regression is exact if its residual std is below this, in stds of the outcome
+_FEW = 0.25  # rows at the ends of an outcome may be left out of the fit if they are at most this share of all rows
+_FAR = 1e30  # finite number that stands for an infinite end of a range
+_SIMPLER = 0.1  # a residual may have at most this much more entropy, in nats, than the outcome itself
+_OFTEN = 0.005  # a value repeats if more than this share of the rows has it
+_MOST = 0.5  # share of rows without a repeated value that an entropy estimate needs
 KNOTS = 32
-"""Of a bent column."""
+"""Number of knots in a bent column."""
 MOST_BENT = 8
-"""Columns that the regression is bent in, at most."""
+"""Maximum number of columns with knots."""
 WORTH = 0.02
-"""Share of an outcome's remaining variance that a bent column has to explain in rows it was not fitted on."""
+"""Share of an outcome's remaining variance that a bent column has to explain, in rows that it was not fitted on."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """What is to be explained by what, in columns of the matrix."""
+    """Specification of a regression: which columns of the matrix explain which outcomes, and how."""
 
     given: Sequence[int]
+    """Columns that explain."""
     outcomes: Sequence[int]
-    grid: Grid = Grid({})  # noqa: RUF009, which is frozen
+    """Columns to be explained."""
+    grid: Grid = Grid({})  # noqa: RUF009  # a frozen dataclass
     """Columns on a lattice."""
     bent: bool = False
-    """Whether lines may bend at knots."""
+    """Whether the regression may have knots."""
     order: Sequence[int] = ()
-    """That of the outcomes in an earlier fit."""
+    """Order of the outcomes in an earlier fit."""
     ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """Between which numbers some columns are in rows. Values at both ends are moved out."""
+    """Range of some columns in the rows. The matrix goes beyond this range: a value at an end is moved outwards."""
     optional: Sequence[int] = ()
-    """Outcomes that stay as they are if a bent line makes them less simple."""
+    """Outcomes that are kept unchanged if a regression with knots increases their entropy."""
     shaped: Sequence[int] = ()
-    """Outcomes that may follow from the others by curves, where lines may bend."""
+    """Outcomes that may also be a curve in other outcomes (`Shape`). Used only with `bent`."""
 
     def among(self, columns: Collection[int]) -> Regression | None:
-        """The same with no other outcomes than `columns`; None where none are left."""
+        """Return the same specification with only those outcomes that are in `columns`. None if there are none."""
         outcomes = [column for column in self.outcomes if column in columns]
         return replace(self, outcomes=outcomes, grid=self.grid.among(columns)) if outcomes else None
 
     def fit(
         self, drawn: Matrix, columns: Sequence[int], varies: Sequence[int], shift: Matrix, scale: Matrix
     ) -> Residuals | None:
-        """Fit on a sample `drawn` of scaled rows, of which it has the `columns`; only those that vary take part.
+        """Fit the regression on a sample of scaled rows. Returns None if there is nothing to explain or too few rows.
 
-        `shift` and `scale` (D,) are what was taken from all columns, and what they were divided by.
+        `drawn` holds the given `columns` of the sampled rows. Only columns in `varies` take part. `shift` and `scale`
+        (D,) were subtracted from all columns of the matrix, and all columns were divided by them.
         """
         place = {column: columns.index(column) for column in varies}
         given, outcomes, order, optional, shaped = (
@@ -109,73 +115,81 @@ class Regression:
 
 @dataclass(frozen=True)
 class Shape:
-    """What other outcomes tell about one by curves, one in each: a reward may be more than a line in the next
-    observation."""
+    """Curved part of one outcome: a sum of piecewise linear functions, each of one other outcome.
+
+    For example, a reward may be a nonlinear function of the next observation.
+    """
 
     column: int
     inputs: tuple[int, ...]
     ends: tuple[tuple[float, float], ...]
-    """The lowest and the highest number of each input. What lies beyond counts as these."""
+    """Lowest and highest number of each input. Inputs are clipped to this range."""
     knots: tuple[tuple[int, tuple[float, ...]], ...]
-    """Places among the inputs, and their knots."""
+    """Index of each input, and its knots."""
     weights: tuple[float, ...]
-    """Of max(0, x - knot) for each knot."""
+    """Weight of max(0, x - knot) for each knot."""
 
     @classmethod
     def fit(cls, rows: Matrix, x: Matrix, column: int, others: Sequence[int]) -> Shape | None:
-        """Of a column of `rows` (N, D), in those of the columns `others` that tell more of it than the given columns
-        `x` (N, G) do; None if there are none."""
+        """Fit the shape of an outcome `column` of `rows` (N, D).
+
+        Its inputs are those of the outcomes `others` in which knots explain a part of the column. A linear regression
+        and knots in the given columns `x` (N, G) must not explain that part. Returns None if there is no such outcome.
+        """
         every, y = np.concatenate([x, rows[:, list(others)]], axis=1), rows[:, [column]]
         left = y - product(every, least_squares(every, y, narrow=_ERROR**2))
         found = bends(every, left)
-        own = [(place - x.shape[1], knots) for place, knots in found if place >= x.shape[1]]
-        if not own:
+        bent_others = [(place - x.shape[1], knots) for place, knots in found if place >= x.shape[1]]
+        if not bent_others:
             return None
-        off = every + _ERROR * np.random.default_rng(0).standard_normal(every.shape)
-        weights = least_squares(_bent(off, found)[:, every.shape[1] :], left)[:, 0]
-        first = len(weights) - sum(len(knots) for _, knots in own)  # those of the given columns come before
-        inputs = [others[place] for place, _ in own]
+        noisy = every + _ERROR * np.random.default_rng(0).standard_normal(every.shape)
+        weights = least_squares(_bent(noisy, found)[:, every.shape[1] :], left)[:, 0]
+        first = len(weights) - sum(len(knots) for _, knots in bent_others)  # weights of the given columns come before
+        inputs = [others[place] for place, _ in bent_others]
         ends = zip(rows[:, inputs].min(0).tolist(), rows[:, inputs].max(0).tolist(), strict=True)
-        knots = tuple((place, each) for place, (_, each) in enumerate(own))
+        knots = tuple((place, each) for place, (_, each) in enumerate(bent_others))
         return cls(column, tuple(inputs), tuple(ends), knots, tuple(weights[first:].tolist()))
 
     def __call__(self, rows: Matrix) -> Matrix:
-        """What it is in rows (N, D). (N,)"""
+        """Return the value of the shape in each row of `rows` (N, D). (N,)"""
         low, high = zip(*self.ends, strict=True)
         inputs = rows[:, list(self.inputs)].clip(low, high)
         return product(_bent(inputs, self.knots)[:, inputs.shape[1] :], np.array(self.weights)[:, None])[:, 0]
 
     def moved(self, places: Mapping[int, int]) -> Shape:
-        """The same for a matrix whose columns are in other places."""
+        """Return the same shape with each column number replaced by `places[column]`."""
         return replace(self, column=places[self.column], inputs=tuple(places[column] for column in self.inputs))
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """Differences of some columns from others, and a regression of the columns `outcomes` on the columns `given`, which
-    may be such outcomes on a lattice, and on the outcomes before them in the list.
+    """A fitted regression that turns outcomes into residuals and back.
 
-    Columns are of std 1. The order is that of a pivoted Cholesky factorisation: the outcome that is the least
-    explained comes first, so that a new velocity, which is random, explains a new position, which follows from it.
+    Each of the columns `outcomes` is explained by the columns `given` and by the outcomes before it in the list. Given
+    columns include the outcomes on a lattice, which get their own residuals by `steps`.
+
+    All columns have std 1. The order of the outcomes is that of a pivoted Cholesky factorisation: the outcome that is
+    explained the least comes first. So a new velocity, which is random, explains the new position that follows from it.
     """
 
     given: tuple[int, ...]
     outcomes: tuple[int, ...]
     knots: tuple[tuple[int, tuple[float, ...]], ...]
-    """Of each bent column: its place among the given ones, and its knots."""
+    """For each bent column, its index among the given columns, and its knots."""
     weights: tuple[tuple[float, ...], ...]
-    """For each outcome, those of the given columns, of their gaps, of max(0, x - knot) for each knot, and of the
-    outcomes; the last are 0 from its own on."""
+    """For each outcome, the weights of: the given columns, their gaps, max(0, x - knot) for each knot, and all
+    outcomes. The weights of the outcome itself and of the outcomes after it are 0."""
     shift: tuple[float, ...]
+    """Mean of the residual of each outcome."""
     scale: tuple[float, ...]
-    """Mean and std of what remains of each outcome."""
+    """Std of the residual of each outcome."""
     steps: tuple[Step, ...] = ()
     """Outcomes on a lattice."""
     ends: tuple[tuple[int, float, float], ...] = ()
-    """Places among the given columns, and between which numbers these are, but for a gap at the ends. Such a column is
-    two inputs: the number, and the gap."""
+    """Given columns with values that were moved outwards by a gap: index among the given columns, lowest and highest
+    number without the gap. Such a column is two inputs: the number, and the gap."""
     shapes: tuple[Shape, ...] = ()
-    """What is taken out of outcomes before the regression, and put back after it."""
+    """Curves that are subtracted from outcomes before the regression, and added back after it."""
 
     @classmethod
     def fit(
@@ -191,12 +205,10 @@ class Residuals:
         optional: Sequence[int] = (),
         shaped: Sequence[int] = (),
     ) -> Residuals | None:
-        """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
+        """Fit on `rows` (N, D) of std 1. Returns None if there is nothing to explain or too few rows.
 
-        `ends` says between which numbers columns are, but for a gap at both ends. `steps` are those of the outcomes
-        that lie on a lattice. `order` is that of an earlier fit, to be kept as far as the columns are the same.
-        Outcomes that are `optional` stay as they are if a bent line makes them less simple; outcomes that are `shaped`
-        may follow from all others by curves.
+        `steps` describe the outcomes on a lattice. `order` is the order of the outcomes in an earlier fit: outcomes in
+        it come first and keep that order. `ends`, `optional` and `shaped` are those of `Regression`.
         """
         moves = {step.column for step in steps}
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
@@ -212,7 +224,8 @@ class Residuals:
         if not outcomes:
             return cls(tuple(given), (), (), (), (), (), tuple(steps)) if steps else None
         y = rows[:, list(outcomes)]
-        shapes, others = [], [column for column in outcomes if column not in shaped]
+        shapes = []
+        others = [column for column in outcomes if column not in shaped]
         for column in outcomes:
             shape = Shape.fit(rows, x, column, others) if others and column in shaped else None
             if shape is not None:
@@ -220,11 +233,11 @@ class Residuals:
                 y[:, outcomes.index(column)] -= shape(rows)
         first = [outcomes.index(column) for column in order if column in outcomes]
         everywhere = np.ones(len(y), bool)
-        lines = _Lines(x, y, everywhere, first, bent=bent)
+        lines = _LinearFit(x, y, everywhere, first, bent=bent)
         between = _between(y, [ends.get(column) for column in outcomes])
         if ROWS_PER_WEIGHT * (x.shape[1] + len(outcomes)) < np.count_nonzero(between) < len(y):
-            inner = _Lines(x, y, between, first, bent=bent)
-            if inner.is_exacter(lines, between):
+            inner = _LinearFit(x, y, between, first, bent=bent)
+            if inner.is_more_exact(lines, between):
                 lines = inner
         shift, scale = lines.residual.mean(0), np.maximum(lines.residual.std(0), SMALLEST)
         places, knots = lines.places, lines.knots
@@ -242,49 +255,49 @@ class Residuals:
 
     @property
     def replaced(self) -> tuple[int, ...]:
-        """Columns that hold something else afterwards."""
+        """Columns that `take_out` replaces."""
         return (*self.outcomes, *(step.column for step in self.steps))
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Columns that outcomes follow from, and that follow from none."""
+        """Given columns that `take_out` leaves unchanged."""
         return tuple(column for column in self.given if column not in self.replaced)
 
     def log_scales(self, rows: Matrix) -> Matrix:
-        """The sum of the logarithms of what those are divided by, in rows (N, D) of std 1. (N,)"""
+        """Return for each row of `rows` (N, D) the sum of the logarithms of what the outcomes are divided by. (N,)"""
         steps = [np.log(step.width(rows)) for step in self.steps]
         return np.asarray(np.log(self.scale).sum() + sum(steps, np.zeros(len(rows))))
 
     @cached_property
     def _direct(self) -> Matrix:
-        """Weights of the given columns and of the knots, (G + H, K)."""
+        """Weights of the given columns, of their gaps and of the knots. (G + H, K)"""
         return np.array(self.weights).T[: -len(self.outcomes)]
 
     @cached_property
     def _own(self) -> Matrix:
-        """1 minus the weights of earlier outcomes, (K, K): residuals are outcomes @ this, less what is given."""
+        """Identity minus the weights of earlier outcomes (K, K). Residuals are `outcomes @ _own - _explained(rows)`."""
         return np.asarray(np.eye(len(self.outcomes)) - np.array(self.weights).T[-len(self.outcomes) :])
 
     def _explained(self, rows: Matrix) -> Matrix:
-        """What the given columns tell about the outcomes. (N, K)"""
+        """Return the part of the outcomes that the given columns predict. (N, K)"""
         return product(_bent(_with_gaps(rows[:, list(self.given)], self.ends), self.knots), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
-        """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals."""
+        """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals, in place."""
         for shape in self.shapes:
             rows[:, shape.column] -= shape(rows)
         if self.outcomes:
             residual = product(rows[:, list(self.outcomes)], self._own) - self._explained(rows)
             rows[:, list(self.outcomes)] = (residual - np.array(self.shift)) / np.array(self.scale)
-        for step in reversed(self.steps):  # each may follow from those before it
+        for step in reversed(self.steps):  # the inputs of a step may include the outcomes of earlier steps
             step.take_out(rows)
 
     def put_back(self, rows: Matrix) -> None:
-        """The reverse of `take_out`."""
+        """Replace scaled residuals in `rows` (N, D) by outcomes, in place: the inverse of `take_out`."""
         Restorer(self, torch.device("cpu"))(torch.from_numpy(rows).t())
 
     def moved(self, known: Sequence[int], to: Sequence[int] | None = None) -> Residuals:
-        """The same regression for a matrix whose column `to[i]` (i itself, if none is given) is what `known[i]` was."""
+        """Return the same regression with each column number `known[i]` replaced by `to[i]`, by default `i`."""
         places = {column: place for place, column in enumerate(known)}
         places = places if to is None else {column: to[place] for column, place in places.items()}
         return replace(
@@ -305,7 +318,7 @@ class Residuals:
 
 
 class Restorer:
-    """Outcomes from their residuals, in rows that lie by columns, (D, N), on a device."""
+    """Turns residuals back into outcomes, for rows stored column by column (D, N), on a device."""
 
     def __init__(self, residuals: Residuals, device: torch.device) -> None:
         def tensor(values: Any) -> Tensor:
@@ -327,7 +340,7 @@ class Restorer:
         self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
 
     def __call__(self, columns: Tensor) -> None:
-        """Replace the residuals in `columns`."""
+        """Replace the residuals in `columns` (D, N) by outcomes, in place."""
         for step in self._steps:
             step.put_back(columns)
         if self._has_outcomes:
@@ -346,7 +359,7 @@ class Restorer:
 
 
 class _Shaping:
-    """A shape, in rows that lie by columns, on a device."""
+    """Adds a shape back, on a device."""
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
         def tensor(values: Any) -> Tensor:
@@ -360,72 +373,84 @@ class _Shaping:
         self._weights = tensor([shape.weights])
 
     def put_back(self, columns: Tensor) -> None:
+        """Add the value of the shape to its column of `columns` (D, N), in place."""
         inputs = columns[self._inputs].clamp(self._low, self._high)
         columns[self._column] += torch.mm(self._weights, inputs.sub_(self._knots).clamp_(min=0.0))[0]
 
 
-class _Lines:
-    """Lines of outcomes (N, K) in inputs (N, G), fitted to the rows that are `learned` (N,)."""
+class _LinearFit:
+    """Linear regression of outcomes `y` (N, K) on inputs `x` (N, G), fitted to the rows marked in `learned` (N,).
+
+    `first` are the indices of outcomes that come first in the order. `bent` allows knots.
+    """
 
     def __init__(
         self, x: Matrix, y: Matrix, learned: NDArray[np.bool_], first: Sequence[int], *, bent: bool = False
     ) -> None:
-        known, told = x[learned], y[learned]
-        slopes = least_squares(known, told, narrow=_ERROR**2)  # (G, K)
-        left = told - product(known, slopes)
+        known, target = x[learned], y[learned]
+        slopes = least_squares(known, target, narrow=_ERROR**2)  # (G, K)
+        left = target - product(known, slopes)
         self.knots = bends(known, left) if bent else ()
         inputs = _bent(x, self.knots)
         if self.knots:
-            off = _bent(known + _ERROR * np.random.default_rng(0).standard_normal(known.shape), self.knots)
-            slopes = np.concatenate([slopes, least_squares(off[:, x.shape[1] :], left)])  # (G + H, K)
-            left = told - product(inputs[learned], slopes)
+            noisy = _bent(known + _ERROR * np.random.default_rng(0).standard_normal(known.shape), self.knots)
+            slopes = np.concatenate([slopes, least_squares(noisy[:, x.shape[1] :], left)])  # (G + H, K)
+            left = target - product(inputs[learned], slopes)
         self.places, factor = _pivoted(np.cov(left.T, bias=True).reshape(y.shape[1], -1), first)
-        # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
+        # left[:, places] is residual @ factor.T: earlier outcomes also explain a part of what the inputs leave.
         self.own = np.asarray(np.linalg.inv(factor).T, np.float64)
         self.direct = slopes[:, self.places] @ self.own
         self.residual = product(y[:, self.places], self.own) - product(inputs, self.direct)
 
-    def is_exacter(self, other: _Lines, rows: NDArray[np.bool_]) -> bool:
-        """Whether it leaves next to nothing of an outcome in some rows, of which the other lines leave more. A few rows
-        at an end spoil a line that is exact in all others."""
-        mine, theirs = (np.empty(len(self.places)) for _ in range(2))
-        for lines, left in ((self, mine), (other, theirs)):
-            left[lines.places] = lines.residual[rows].std(0)
+    def is_more_exact(self, other: _LinearFit, rows: NDArray[np.bool_]) -> bool:
+        """Return whether this fit is exact for an outcome for which the `other` fit is not, in the rows marked in
+        `rows`. A few rows at an end of the range can spoil a fit that would be exact in all other rows."""
+        mine = np.empty(len(self.places))
+        theirs = np.empty(len(self.places))
+        mine[self.places] = self.residual[rows].std(0)
+        theirs[other.places] = other.residual[rows].std(0)
         return bool(((mine < _EXACT) & (mine < theirs / 10)).any())
 
 
 def _simpler(x: Matrix, rows: Matrix, outcomes: Sequence[int], optional: Collection[int]) -> list[int]:
-    """The `outcomes`, columns of `rows` (N, D), without `optional` ones that get less simple when what bent lines tell
-    of them is taken out. Lines are in `x` (N, G) and in other outcomes.
+    """Return the `outcomes`, without those `optional` ones that a regression with knots makes harder to model.
 
-    A reward may nearly always be about 0 and seldom large. A line explains most of its variance, and leaves numbers
-    about 0 that vary as much as the line.
+    Outcomes are columns of `rows` (N, D). The regression is on `x` (N, G) and on other outcomes. An outcome gets harder
+    to model if its residual has a larger entropy. Example: a reward is nearly always about 0 and seldom large. A
+    regression explains most of its variance, but the many rewards of about 0 become residuals that vary as much as the
+    prediction does.
     """
     y = rows[:, list(outcomes)]
-    lines = _Lines(x, y, np.ones(len(y), bool), (), bent=True)
-    left = {outcomes[place]: own for place, own in zip(lines.places, lines.residual.T, strict=True)}
+    lines = _LinearFit(x, y, np.ones(len(y), bool), (), bent=True)
+    residuals = {outcomes[place]: left for place, left in zip(lines.places, lines.residual.T, strict=True)}
 
     def is_simpler(column: int) -> bool:
         before = rows[:, column]
-        return _spacing(left[column], before) <= _spacing(before, before) + _SIMPLER
+        return _entropy(residuals[column], before) <= _entropy(before, before) + _SIMPLER
 
     return [column for column in outcomes if column not in optional or is_simpler(column)]
 
 
-def _spacing(values: NDArray[np.float64], rows: NDArray[np.float64]) -> float:
-    """How far values (N,) of neighbouring ranks lie apart: the mean logarithm, which is their entropy (Vasicek 1976) up
-    to a constant. Rows in which `rows` (N,) is a number that comes again and again do not count; 0 if most are such."""
-    some = slice(None, None, -(-len(rows) // _TRIED))
-    _, kind, count = np.unique(rows[some], return_inverse=True, return_counts=True)
-    once = np.sort(values[some][count[kind] <= max(2, _OFTEN * len(kind))])
-    if len(once) < _MOST * len(kind):
+def _entropy(values: NDArray[np.float64], column: NDArray[np.float64]) -> float:
+    """Estimate the entropy of `values` (N,), up to a constant, by the mean log spacing of order statistics.
+
+    This is the estimator of Vasicek (1976). Rows are left out if their number in `column` (N,) occurs again and again.
+    Returns 0 if most rows are left out.
+    """
+    some = slice(None, None, -(-len(column) // _TRIED))
+    _, kind, count = np.unique(column[some], return_inverse=True, return_counts=True)
+    rare = np.sort(values[some][count[kind] <= max(2, _OFTEN * len(kind))])
+    if len(rare) < _MOST * len(kind):
         return 0.0
-    apart = round(math.sqrt(len(once)))
-    return float(np.log(np.maximum(once[2 * apart :] - once[: -2 * apart], SMALLEST**2)).mean())
+    apart = round(math.sqrt(len(rare)))
+    return float(np.log(np.maximum(rare[2 * apart :] - rare[: -2 * apart], SMALLEST**2)).mean())
 
 
 def _between(y: Matrix, ends: Sequence[tuple[float, float] | None]) -> NDArray[np.bool_]:
-    """The rows of outcomes (N, K) that a line may follow: without those at an end, if these are few."""
+    """Return which rows of the outcomes `y` (N, K) are not at an end of a range. (N,)
+
+    An outcome with more than a share of `_FEW` of its rows at its ends excludes no row.
+    """
     between = np.ones(len(y), bool)
     for values, both in zip(y.T, ends, strict=True):
         if both is not None:
@@ -436,7 +461,7 @@ def _between(y: Matrix, ends: Sequence[tuple[float, float] | None]) -> NDArray[n
 
 
 def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:
-    """The columns of `x` (N, G), some of them without their gaps, and those gaps. (N, G + E)"""
+    """Return the columns of `x` (N, G), clipped to their `ends`, and then the gaps that clipping removed. (N, G + E)"""
     if not ends:
         return x
     places = [place for place, _, _ in ends]
@@ -446,16 +471,17 @@ def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:
 
 
 def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
-    """The columns of `x` (N, G), and max(0, x - knot) for each knot. (N, G + H)"""
+    """Return the columns of `x` (N, G), and then max(0, x - knot) for each knot. (N, G + H)"""
     hinges = [np.maximum(x[:, place, None] - np.array(at), 0.0) for place, at in knots]
     return np.concatenate([x, *hinges], axis=1)
 
 
 def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """In which columns of `x` a line with knots explains something of `left` (N, K), judged by every second row.
+    """Return the columns of `x` (N, G), and their knots, in which knots explain a part of the residuals `left` (N, K).
 
-    The best column comes first, then always the one that explains most of what is left: of columns that nearly follow
-    from each other, one is enough.
+    Columns are chosen greedily, by the share of variance that they explain in every second row. The best column comes
+    first, and each further one has to explain what the columns before it leave. So of several columns that nearly
+    determine each other, only one is chosen.
     """
     every = -(-len(x) // _TRIED)
     x, left = x[::every], left[::every]
@@ -470,18 +496,20 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
     chosen: list[tuple[int, tuple[float, ...]]] = []
     while places and len(chosen) < MOST_BENT:
         tried = sorted(((*_bend(x[:, place], left, knots), (place, knots)) for place, knots in places), key=_gain)
-        gain, told, best = tried[-1]
+        gain, explained, best = tried[-1]
         if gain < WORTH:
             break
-        left = left - told
+        left = left - explained
         chosen.append(best)
         places = [bend for gain, _, bend in tried[:-1] if gain >= WORTH][-2 * MOST_BENT :]
     return tuple(sorted(chosen))
 
 
 def _knots(column: NDArray[np.float64]) -> tuple[float, ...]:
-    """Most of them evenly between the outer hundredths of a column (N,), and some in these: a line that just went on
-    would miss what a curve does there."""
+    """Return the knots of a column (N,): most of them evenly spaced between its quantiles of 1 % and 99 %.
+
+    Some lie further out, because a curve may bend in these tails too.
+    """
     lowest, low, high, highest = np.quantile(column, [0.001, 0.01, 0.99, 0.999])
     parts = np.linspace(lowest, low, 3), np.linspace(low, high, KNOTS - 4), np.linspace(high, highest, 3)
     every = np.unique(np.concatenate(parts))
@@ -493,26 +521,30 @@ def _gain(tried: tuple[float, Matrix, Any]) -> float:
 
 
 def _bend(column: NDArray[np.float64], left: Matrix, knots: tuple[float, ...]) -> tuple[float, Matrix]:
-    """The largest share of an outcome's variance that a line with knots in a column (N,) explains, and what it tells
-    (N, K). It is fitted to every second row and judged by the others."""
+    """Fit a piecewise linear function of a column (N,) to the residuals `left` (N, K) in every second row.
+
+    Returns the largest share of a residual's variance that it explains in the other rows, and its predictions (N, K).
+    """
     half = np.arange(len(column)) % 2 == 0
     basis = _bent(column[:, None], ((0, knots),))
     slopes = least_squares(basis[half], left[half])
-    told = left[half].mean(0) + product(basis - basis[half].mean(0), slopes)
+    explained = left[half].mean(0) + product(basis - basis[half].mean(0), slopes)
     variance = np.maximum(left[~half].var(0), _NOTHING)
-    gain = 1 - ((left - told)[~half] ** 2).mean(0) / variance
-    return float(gain[left.std(0) > SMALLEST].max(initial=0.0)), told
+    gain = 1 - ((left - explained)[~half] ** 2).mean(0) / variance
+    return float(gain[left.std(0) > SMALLEST].max(initial=0.0)), explained
 
 
 def _pivoted(covariance: Matrix, first: Sequence[int]) -> tuple[list[int], Matrix]:
-    """An order of the columns of a covariance (K, K), and the unit lower triangular factor L of the covariance in that
-    order, which is L diag L^T. Columns in `first` come first, then always the one with the most variance left."""
+    """Order the columns of a covariance (K, K) and factorise it in that order as L diag L^T.
+
+    Returns the order, and the unit lower triangular factor L. Columns in `first` come first. After them the column with
+    the largest remaining variance is always next.
+    """
     left = covariance.copy()
     count = len(left)
-    waiting = list(first) + [None] * (count - len(first))
     places: list[int] = []
     columns = []
-    for forced in waiting:
+    for forced in [*first, *[None] * (count - len(first))]:
         free = [place for place in range(count) if place not in places]
         place = forced if forced is not None else max(free, key=lambda candidate: left[candidate, candidate])
         places.append(place)
