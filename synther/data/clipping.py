@@ -1,12 +1,13 @@
-"""Next observations that are clipped: what a charge would be, and then 0 or 1 where it would be less or more.
+"""Model next observations that the environment clips, such as a battery charge that is clipped to 0 and 1.
 
-What is clipped follows a line as long as it is inside its range, and the ends spoil that line for all rows. So the
-matrix has the number before it was clipped. Inside the range that is the number itself. At an end it is one that a line
-in observation and action, and what rows are off that line, might have led to beyond the end. Rows come back clipped.
+Inside its range, a clipped column is a linear function of observation and action plus noise. The values at the ends
+would spoil that regression for all rows. So the matrix holds the number before clipping. Inside the range this is the
+value itself. At an end it is drawn: the prediction of the regression plus a residual, such that the sum is beyond the
+end. Generated rows are clipped again.
 
-This is Tobin's model of clipped numbers (1958). The line is found by turns: numbers beyond the ends are drawn from a
-line, and the next line goes through these. A column is treated so only if its line tells most about who is at an end: a
-speed that is 0 after a collision is not clipped, and stays a special value.
+This is the tobit model (Tobin 1958). The regression is found by iteration: numbers beyond the ends are drawn from the
+regression, and the next regression is fitted to them. A column is modelled in this way only if its regression predicts
+well which rows are at an end. For example, a speed that is 0 after a collision is not clipped, and keeps 0 as a spike.
 
 NOTE[paper]: the reference generates the clipped number.
 """
@@ -31,41 +32,44 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout
     from synther.data.transitions import Transitions
 
-_MOST_ROWS, _MOST_NUMBERS = 1 << 14, 1 << 21  # that tell whether a column is clipped
-_TURNS = 12  # of a line and the numbers that are drawn from it
-_RANKS = 129  # that tell how far rows are off the line
-_NEAR = 0.1  # stds of a column that rows may be off the line
-_TOLD = 0.25  # share of the bits about who is at an end that a line may leave open
-_STRAYS = 0.01  # share of the rows at an end that a line through the others may have far from it
-_SURE = 1e-3
-_EXACT = 1e-5  # stds of a column
-_DRAWING = 11  # of random numbers
+_MOST_ROWS, _MOST_NUMBERS = 1 << 14, 1 << 21  # maximum number of rows, and of numbers in them, that clips are fitted on
+_TURNS = 12  # number of iterations of regression and draw
+_RANKS = 129  # number of quantiles that describe the residual distribution
+_NEAR = 0.1  # maximum std of the residuals, in stds of the column
+_MOST_OPEN = 0.25  # maximum share of the entropy of "is at this end" that the regression may leave open
+_STRAYS = 0.01  # maximum share of the rows at an end that the first regression may predict too far inside the range
+_SURE = 1e-3  # smallest probability that a prediction may have
+_EXACT = 1e-5  # an exact regression has residuals below this, in stds of the column
+_DRAWING = 11  # seed of the draws
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A column of the next observation that is clipped, and the line that it follows inside its range."""
+    """A clipped column of the next observation, and its regression on observation and action."""
 
     column: int
     ends: tuple[float | None, float | None]
-    """Where it is clipped."""
+    """Lower and upper end of the range, None on a side where the column is not clipped."""
     weights: tuple[float, ...]
-    """Of the columns of the matrix that hold observation and action, without the gaps of special values."""
+    """Weight of each column of the matrix that holds observation or action, without the gaps of spikes."""
     level: float
+    """Intercept of the regression."""
     off: tuple[float, ...]
-    """How far rows are off the line: at ranks from 0 to 1, equally spaced."""
+    """Quantiles of the residuals, at equally spaced levels from 0 to 1."""
     spread: float
-    """The std of the column."""
+    """Std of the column."""
 
     def unclipped(self, given: Matrix, values: Matrix, draw: np.random.Generator) -> Matrix:
-        """What `values` (N,) may have been before they were clipped, of rows whose observations and actions are
-        `given` (N, G)."""
+        """Draw the numbers (N,) that `values` (N,) may have been before clipping.
+
+        `given` (N, G) are the columns of the matrix that hold observation and action.
+        """
         line = product(given, np.array(self.weights)[:, None])[:, 0] + self.level
         return unclipped(values, line, self.ends, np.array(self.off), draw)
 
     @property
     def is_exact(self) -> bool:
-        """Whether rows are on the line but for rounding."""
+        """Whether the regression predicts the column exactly, apart from rounding errors."""
         low, high = np.quantile(self.off, (0.01, 0.99))
         return float(high - low) <= _EXACT * self.spread
 
@@ -74,30 +78,35 @@ class Clip:
 
     @classmethod
     def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Clip:
-        """Of rows whose fields have these kinds."""
+        """Read a clip from JSON. `kinds` are the kinds of each field's columns."""
         found: Clip = checked(entry, cls, "layout.clips")
         finite((*found.weights, found.level, *found.off), "layout.clips")
         width = sum(kind.matrix_width for field in ("observation", "action") for kind in kinds[field])
         after = by_column(kinds["next_observation"])
         if len(found.weights) != width or not isinstance(after.get(found.column), Bounded) or len(found.off) < 2:
-            raise FormatError("layout.clips: expected a column of numbers, and a weight of each given column")
+            raise FormatError(
+                f"layout.clips: expected a bounded column of the next observation, {width} weights (one for each "
+                f"matrix column of observation and action) and at least 2 quantiles, got column {found.column}, "
+                f"{len(found.weights)} weights and {len(found.off)} quantiles"
+            )
         return found
 
 
 def drawing() -> np.random.Generator:
-    """The random numbers that clipped numbers are drawn with: the same for the same rows."""
+    """Return the random number generator for numbers beyond the ends. Its seed is fixed: the same rows give the same
+    numbers."""
     return np.random.default_rng(_DRAWING)
 
 
 def with_clips(layout: Layout, rows: Transitions) -> Layout:
-    """The same layout, with what clipped next observations would be in place of them."""
+    """Return the layout in which clipped next observations are replaced by the numbers before clipping."""
     after = by_column(layout.next_observation)
-    likely = {
+    candidates = {
         column: (kind.low if kind.low in kind.spikes else None, kind.high if kind.high in kind.spikes else None)
         for column, kind in after.items()
         if isinstance(kind, Spiked) and len(kind.inner) < len(kind.spikes) and kind.tied is None
     }
-    if not likely:
+    if not candidates:
         return layout
     most = min(_MOST_ROWS, max(_MOST_NUMBERS // max(len(layout.given_columns), 1), 1))
     some = rows[:: -(-len(rows) // most)]
@@ -106,9 +115,10 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
     if units is None:
         return layout
     lines, clips = Straight((given - units.mean) / units.std), []
-    for column, ends in likely.items():
+    for column, ends in candidates.items():
         clip, kind = _clip(column, ends, lines, units, some.next_observation[:, column]), after[column]
-        # A special value inside the range comes back by itself only if the line is exact.
+        # Clipping replaces the spikes of the column. A spike inside the range is then generated only if the regression
+        # is exact.
         if clip is not None and isinstance(kind, Spiked) and (clip.is_exact or not kind.inner):
             after[column] = Bounded(kind.low, kind.high)
             clips.append(clip)
@@ -118,8 +128,11 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
 def _clip(
     column: int, ends: tuple[float | None, float | None], lines: Straight, units: Units, values: Array
 ) -> Clip | None:
-    """How a column is clipped; None if what is at its ends is there for another reason. `units` are those of the
-    columns that `lines` are in."""
+    """Fit how a column with these `values` (N,) is clipped at its `ends`.
+
+    Returns None if its values at the ends have another reason. `lines` fits regressions on observation and action,
+    which were standardised with `units`.
+    """
     values = values.astype(np.float64)
     own = Units.of(values[:, None])
     if own is None:
@@ -140,30 +153,38 @@ def _clip(
             return None
         full, known = unclipped(values, line, ends, off, draw), np.ones(len(values), bool)
     for side, end, upper in zip(sides, ends, (False, True), strict=True):
-        if end is not None and _open(side, _beyond(line, end, off, upper)) > _TOLD:
+        if end is not None and _open_share(side, _beyond(line, end, off, upper)) > _MOST_OPEN:
             return None
     return Clip(column, ends, *units.undone(slopes, level), tuple(off.tolist()), std)
 
 
 def _beyond(line: Matrix, end: float, off: Matrix, upper: bool) -> Matrix:
-    """The probability that each row is beyond an end. (N,)"""
+    """Return the probability that prediction `line` (N,) plus residual is beyond an end. (N,)
+
+    `off` are the quantiles of the residuals. `upper` tells whether it is the upper end.
+    """
     below = np.interp(end - line, off, np.linspace(0, 1, len(off)), left=0.0, right=1.0)
     return np.asarray(1 - below if upper else below)
 
 
-def _open(side: Array, told: Matrix) -> float:
-    """The share of the bits about who is at an end that the probabilities leave open."""
+def _open_share(side: Array, chance: Matrix) -> float:
+    """Return the cross-entropy of the predicted probabilities `chance` (N,) that a row is at an end, divided by the
+    entropy. `side` (N,) marks the rows that are at the end."""
     share = float(np.clip(side.mean(), 1e-12, 1 - 1e-12))
-    every = -(share * math.log(share) + (1 - share) * math.log(1 - share))
-    told = np.clip(told, _SURE, 1 - _SURE)
-    return float(-np.log(np.where(side, told, 1 - told)).mean()) / every
+    entropy = -(share * math.log(share) + (1 - share) * math.log(1 - share))
+    chance = np.clip(chance, _SURE, 1 - _SURE)
+    return float(-np.log(np.where(side, chance, 1 - chance)).mean()) / entropy
 
 
 def _strays(
     line: Matrix, sides: Sequence[Array], ends: tuple[float | None, float | None], off: Matrix, rounding: float
 ) -> float:
-    """The share of the rows at an end that are further off the line than any row inside the range. What is at an end
-    because it was there, and not because a line leads there, is found by this."""
+    """Return the share of the rows at an end whose residual is larger than that of any row inside the range.
+
+    Many such rows mean that values are at the end for another reason than clipping: the regression predicts a number
+    inside the range. `sides` mark the rows at each end, `off` are the quantiles of the residuals inside the range, and
+    `rounding` is the tolerance for rounding errors.
+    """
     far = np.zeros(len(line), bool)
     for side, end, upper in zip(sides, ends, (False, True), strict=True):
         if end is not None:

@@ -1,11 +1,15 @@
-"""Numbers that depend on a category: a set point on the hour, a goal on the task, how much prices move on the regime.
+"""Standardise numbers separately in each category of a column.
 
-In different categories a number may be far apart, or vary far more in some than in others. A network that is fitted for
-a minute blurs them into each other. So such a number is measured from its mean in the category of the row, in units of
-its std there. Numbers of an observation follow categories of it; what a regression leaves of an outcome follows those
-of observation and action, or two of them together, of which a line knows only what each does by itself.
+Examples: a set point depends on the hour, a goal on the task, the size of price changes on the market regime. The means
+of a number in different categories may be far apart, or its stds may differ. A network that is fitted for only a minute
+blurs the categories into each other. So the mean of the number in the category of the row is subtracted, and the
+difference is divided by the std in that category.
 
-NOTE[paper]: the reference measures all rows from the same mean.
+Numbers of an observation may depend on categories of the observation. Residuals of outcomes (residuals.py) may depend
+on categories of observation and action, or on two of them together: a linear regression knows only the sum of what each
+category does alone.
+
+NOTE[paper]: the reference uses the same mean and std in all rows.
 """
 
 from __future__ import annotations
@@ -32,28 +36,30 @@ Matrix = NDArray[np.float64]
 Codes = Sequence[Sequence[int]]
 
 FEWEST_ROWS = 50
-"""Of a category below which its numbers are measured like all others."""
+"""Minimum number of rows with a value of a category. Rows with a rarer value are not standardised separately."""
 WORTH = 0.4
-"""Nats for each row that the categories have to tell of a number, in rows they were not measured in. Less is not worth
-it: in LunarLander, where an engine adds some noise, velocities then fit positions worse."""
-_MOST_ROWS = 1 << 16
-_MOST_PAIRS, _MOST_TOGETHER = 16, 1024  # of categories, and of values that both have together
-_LEAST_STD = 1e-3  # of a number in a category, in its stds in all rows
+"""Minimum gain of a category in mean log-likelihood, in nats per row, in rows that it was not fitted on. A lower limit
+is worse: in LunarLander, where an engine adds some noise, velocities then match positions less well."""
+_MOST_ROWS = 1 << 16  # maximum number of rows that groups are fitted on
+_MOST_PAIRS, _MOST_TOGETHER = 16, 1024  # maximum number of pairs of categories, and of values that a pair has
+_LEAST_STD = 1e-3  # smallest std in a value of a category, relative to the std in all rows
 
 
 @dataclass(frozen=True)
 class Group:
-    """A column of the matrix and a category, or two together, by the columns of their one-hot codes."""
+    """Mean and std of a column of the matrix in each value of a category, or of two categories together."""
 
     column: int
     codes: tuple[tuple[int, ...], ...]
+    """The one-hot columns of each of the categories."""
     mean: tuple[float, ...]
-    """In each category, of a column that has mean 0 and std 1 in all rows."""
+    """Mean of the column in each value. In all rows the column has mean 0 and std 1."""
     std: tuple[float, ...]
+    """Std of the column in each value."""
 
     @classmethod
     def fit(cls, values: Matrix, category: NDArray[np.intp], column: int, codes: Codes) -> Group:
-        """Of rows with these values (N,) in these categories (N,)."""
+        """Fit mean and std of a column with these `values` (N,), for rows in these categories (N,)."""
         size = math.prod(map(len, codes))
         count = np.bincount(category, minlength=size)
         known = np.maximum(count, 1)
@@ -65,16 +71,17 @@ class Group:
         return cls(column, tuple(map(tuple, codes)), tuple(mean.tolist()), tuple(std.tolist()))
 
     def nats(self, values: Matrix, category: NDArray[np.intp]) -> float:
-        """How much more likely each of these rows is, on average, than if the number were normal in all of them."""
+        """Return the gain in mean log-likelihood of `values` (N,), compared with a standard normal distribution."""
         mean, std = np.array(self.mean)[category], np.array(self.std)[category]
         return float((np.square(values) / 2 - np.square((values - mean) / std) / 2 - np.log(std)).mean())
 
     def category(self, rows: Matrix) -> NDArray[np.intp]:
+        """Return the number of the value that each row of `rows` (N, D) has. (N,)"""
         return category_of(rows, self.codes)
 
 
 def category_of(rows: Matrix, codes: Codes) -> NDArray[np.intp]:
-    """Which value of a category, or of two together, rows (N, D) have. (N,)"""
+    """Return the number of the value, or of the pair of values, that each row of `rows` (N, D) has. (N,)"""
     found = np.zeros(len(rows), np.intp)
     for code in codes:
         found = found * len(code) + rows[:, list(code)].argmax(1)
@@ -83,27 +90,28 @@ def category_of(rows: Matrix, codes: Codes) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Groups:
-    """What is taken out of some columns, all of std 1. No code is among these columns."""
+    """Groups of several columns, all of std 1. None of these columns is a one-hot column of a category."""
 
     parts: tuple[Group, ...]
 
     @property
     def columns(self) -> list[int]:
+        """The columns that are standardised."""
         return [part.column for part in self.parts]
 
     def take_out(self, rows: Matrix) -> None:
-        """Measure the numbers of `rows` (N, D) from their mean in the category of the row."""
+        """Standardise the columns of `rows` (N, D) in the category of each row, in place."""
         for part in self.parts:
             category = part.category(rows)
             rows[:, part.column] -= np.array(part.mean)[category]
             rows[:, part.column] /= np.array(part.std)[category]
 
     def log_scales(self, rows: Matrix) -> Matrix:
-        """The sum of the logarithms of what the numbers of rows (N, D) are divided by. (N,)"""
+        """Return for each row of `rows` (N, D) the sum of the logarithms of the stds that it is divided by. (N,)"""
         return sum((np.log(part.std)[part.category(rows)] for part in self.parts), np.zeros(len(rows)))
 
     def moved(self, places: Mapping[int, int]) -> Groups:
-        """The same where columns have these places."""
+        """Return the same groups with each column number replaced by `places[column]`."""
         return Groups(
             tuple(replace(part, column=places[part.column], codes=_at(places, part.codes)) for part in self.parts)
         )
@@ -113,7 +121,7 @@ class Groups:
 
     @classmethod
     def from_json(cls, entry: Any, width: int) -> Groups:
-        """Of a matrix of this width."""
+        """Read groups from JSON, for a matrix of `width` columns."""
         found = cls(checked(entry, tuple[Group, ...], "scaler.groups"))
         coded = {column for part in found.parts for code in part.codes for column in code}
         for part in found.parts:
@@ -121,16 +129,20 @@ class Groups:
             whole = math.prod(map(len, part.codes)) == len(part.mean) == len(part.std) > 0
             known = all(0 <= column < width for column in (part.column, *coded)) and part.column not in coded
             if not whole or not known or min(part.std) <= 0:
-                raise FormatError("scaler.groups: expected a mean and a std for each value of a category")
+                raise FormatError(
+                    f"scaler.groups: expected a mean and a std above 0 for each value of a category, and columns from "
+                    f"0 to {width - 1}, got column {part.column} with {len(part.mean)} means and {len(part.std)} stds"
+                )
         return found
 
 
 def _at(places: Mapping[int, int], codes: Codes) -> tuple[tuple[int, ...], ...]:
+    """Return the codes with each column number replaced by `places[column]`."""
     return tuple(tuple(places[column] for column in code) for code in codes)
 
 
 class Regrouper:
-    """The reverse, in rows that lie by columns, (D, N), on a device."""
+    """Undoes `Groups.take_out`, for rows stored column by column (D, N), on a device."""
 
     def __init__(self, groups: Groups, device: torch.device) -> None:
         def tensor(values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -142,15 +154,20 @@ class Regrouper:
         }
 
     def __call__(self, columns: Tensor) -> None:
+        """Replace the standardised numbers in `columns` (D, N) by the original ones, in place."""
         for column in self._parts:
             mean, std = self._of(column, columns)
             columns[column] = columns[column] * std + mean
 
     def of(self, column: int, rows: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and std of a column in the category of each row (N, D), each (N,). None if it is in no group."""
+        """Return mean (N,) and std (N,) of a column in the category of each row of `rows` (N, D).
+
+        Returns None if the column is in no group.
+        """
         return self._of(column, rows.t()) if column in self._parts else None
 
     def _of(self, column: int, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean (N,) and std (N,) of a column in the category of each row of `columns` (D, N)."""
         codes, mean, std = self._parts[column]
         category = torch.zeros(columns.shape[1], dtype=torch.int64, device=columns.device)
         for code in codes:
@@ -160,18 +177,18 @@ class Regrouper:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which columns of the matrix may be measured by which others."""
+    """Specification of possible groups: which columns of the matrix may depend on which categories."""
 
     numbers: Sequence[int]
-    """Of the observation."""
+    """Columns of the observation that hold numbers."""
     codes: Sequence[Sequence[int]]
-    """The columns of each category of the observation."""
+    """One-hot columns of each category of the observation."""
     actions: Sequence[Sequence[int]]
-    """Those of the action."""
+    """One-hot columns of each category of the action."""
 
     @classmethod
     def of(cls, layout: Layout) -> Grouping:
-        """Plain numbers, and categories. Numbers that have one length together stay together."""
+        """Return the possible groups of a layout. Columns of a sphere are left out, because they belong together."""
         together = {column for sphere in layout.spheres for column in sphere.columns}
         numbers, codes = list[int](), {"observation": list[range](), "action": list[range]()}
         for place in layout.places:
@@ -185,9 +202,11 @@ class Grouping:
         return cls(numbers, codes["observation"], codes["action"])
 
     def fit(self, rows: Matrix, place: Mapping[int, int], outcomes: Sequence[int]) -> Groups | None:
-        """Learned from rows whose columns are at these places: of std 1, and what a regression leaves of the
-        `outcomes`. Each number has the category that tells most about it, or the two that tell far more together. Half
-        of the rows judge what the others tell.
+        """Fit groups on `rows`, of std 1, in which outcomes are residuals of a regression. None if no category helps.
+
+        Column `column` of the matrix is column `place[column]` of `rows`. Each number gets the category that increases
+        its log-likelihood most, or two categories if they are better by far. One half of the rows judges fits on the
+        other half.
         """
         rows = rows[:: -(-len(rows) // _MOST_ROWS)]
         found: dict[int, tuple[float, Group]] = {}
@@ -201,7 +220,7 @@ class Grouping:
         return Groups(tuple(part for _, (_, part) in sorted(found.items()))) if found else None
 
     def _tried(self) -> Iterator[tuple[Codes, bool]]:
-        """Categories, and then some pairs of them; and whether they tell about outcomes only."""
+        """Yield single categories, and then some pairs, each with whether only outcomes may depend on it."""
         every = [*((code, False) for code in self.codes), *((code, True) for code in self.actions)]
         yield from (((code,), of_action) for code, of_action in every)
         pairs = [

@@ -1,9 +1,9 @@
-"""Columns whose squares sum to the same number in all rows: sine and cosine of an angle, a quaternion, a direction.
+"""Find columns that form a vector of constant length: sine and cosine of an angle, a quaternion, a direction.
 
-A network makes each of them with an error of its own, so that they no longer fit each other. Rows come back with the
-right length and the generated direction.
+The sum of their squares is the same in all rows. A network generates each column with an independent error, so the
+generated length is slightly wrong. Generated vectors are rescaled to the right length and keep their direction.
 
-NOTE[paper]: the reference takes such columns as they are generated.
+NOTE[paper]: the reference does not rescale such columns.
 """
 
 from __future__ import annotations
@@ -22,55 +22,66 @@ from synther.data.quantiles import row_index
 from synther.errors import FormatError
 from synther.schema import checked
 
-_TOLERANCE = 1e-3  # of the sum of squares, in every row; float16 has three digits
-_FIRST_LOOK = 32  # rows that rule out nearly all candidates
-_FAR = 64  # columns of real numbers within which both of a pair lie
-_LONGEST = 4  # a quaternion
-_MOVES = 0.01  # least std of a column of it, in radii: else a constant beside it would do
+_TOLERANCE = 1e-3  # relative deviation of the sum of squares that is allowed in every row; float16 has three digits
+_FIRST_LOOK = 32  # number of rows that are looked at first, and rule out nearly all candidates
+_FAR = 64  # two columns of a pair are less than this many columns of real numbers apart
+_LONGEST = 4  # maximum number of columns of a vector: a quaternion
+_MOVES = 0.01  # minimum std of each column, in radii, because any nearly constant column could be added to a vector
 
 
 @dataclass(frozen=True)
 class Sphere:
-    """Columns of an observation, and the length that they have together."""
+    """Columns of an observation that form a vector of constant length."""
 
     columns: tuple[int, ...]
     radius: float
+    """The length of the vector."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, entry: Any, width: int) -> Sphere:
+        """Read a sphere from JSON, for observations of `width` columns."""
         found: Sphere = checked(entry, cls, "layout.spheres")
         known = len(found.columns) > 1 and all(0 <= column < width for column in found.columns)
         if not known or not 0 < found.radius < np.inf:
-            raise FormatError("layout.spheres: expected columns of the observation, and a radius above 0")
+            raise FormatError(
+                f"layout.spheres: expected at least two of {width} columns and a radius above 0, "
+                f"got columns {found.columns} and radius {found.radius}"
+            )
         return found
 
 
 def find_spheres(kinds: Sequence[Kind], values: Matrix) -> tuple[Sphere, ...]:
-    """Of observations of these kinds, with a sample (N, W) of them. No column is in two."""
+    """Find the spheres among the columns of an observation. No column is in two spheres.
+
+    `kinds` are the kinds of the columns, and `values` (N, W) is a sample of observations.
+    """
     is_real = [isinstance(kind, Real) and not isinstance(kind, (Logarithmic, Wrapped)) for kind in kinds]
     columns = np.array(first_columns(kinds))[is_real]
     found: list[Sphere] = []
     with np.errstate(over="ignore"):
         squares = np.square(values[:, columns])
-    for places in _likely(squares[:_FIRST_LOOK]):
-        own = columns[places].tolist()
-        apart = len(own) > 2 and own[-1] - own[0] >= len(own)
-        if apart or any(not set(own).isdisjoint(sphere.columns) for sphere in found):
+    for places in _candidates(squares[:_FIRST_LOOK]):
+        vector = columns[places].tolist()
+        apart = len(vector) > 2 and vector[-1] - vector[0] >= len(vector)
+        if apart or any(not set(vector).isdisjoint(sphere.columns) for sphere in found):
             continue
         total = squares[:, places].sum(1)
-        if not _is_constant(total) or values[:, own].std(0).min() < _MOVES * np.sqrt(total.mean()):
+        if not _is_constant(total) or values[:, vector].std(0).min() < _MOVES * np.sqrt(total.mean()):
             continue
         mean = float(total.mean())
-        whole = round(mean)  # 1 rather than what rounded numbers add up to
-        found.append(Sphere(tuple(own), float(np.sqrt(whole if abs(mean - whole) < _TOLERANCE * mean else mean))))
+        whole = round(mean)  # exactly 1, for example, although the sum of rounded numbers is 0.9998
+        found.append(Sphere(tuple(vector), float(np.sqrt(whole if abs(mean - whole) < _TOLERANCE * mean else mean))))
     return tuple(sorted(found, key=lambda sphere: sphere.columns))
 
 
-def _likely(squares: Matrix) -> Iterator[list[int]]:
-    """Columns whose squares (N, C) sum to one number in these rows: pairs that may lie apart, then neighbours."""
+def _candidates(squares: Matrix) -> Iterator[list[int]]:
+    """Yield columns with a constant sum of `squares` (N, C) in these rows.
+
+    Pairs, which may lie apart, come first. Then come runs of three or four neighbouring columns.
+    """
     shapes = [*((0, distance) for distance in range(1, _FAR)), *(tuple(range(size)) for size in range(3, _LONGEST + 1))]
     for offsets in shapes:
         starts = squares.shape[1] - offsets[-1]
@@ -81,20 +92,20 @@ def _likely(squares: Matrix) -> Iterator[list[int]]:
 
 
 def _is_constant(totals: Matrix) -> Any:
-    """Whether a column is the same number above 0 in all rows."""
+    """Return whether each column of `totals` (N, ...) has the same number above 0 in all rows, within the tolerance."""
     mean = totals.mean(0)
     with np.errstate(invalid="ignore"):
         return (mean > 0) & np.isfinite(mean) & (np.abs(totals - mean).max(0) <= _TOLERANCE * mean)
 
 
 class Projection:
-    """Spheres of the columns of a field, on a device."""
+    """Rescales the vectors of a field to their constant length, on a device."""
 
     def __init__(self, spheres: Sequence[Sphere], device: torch.device) -> None:
         self._spheres = [(row_index(sphere.columns, device), sphere.radius) for sphere in spheres]
 
     def put(self, field: Tensor) -> None:
-        """Bring the columns of the field (N, W) to their length. A row of zeros, which has no direction, stays."""
+        """Rescale the vectors in `field` (N, W), in place. Vectors of zeros have no direction and are not changed."""
         for columns, radius in self._spheres:
             values = field[:, columns].double()
             length = values.square().sum(1, keepdim=True).sqrt()

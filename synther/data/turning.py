@@ -1,14 +1,14 @@
-"""Cosine and sine of an angle, a step later: as the angle by which the step turns them.
+"""Replace the next cosine and sine of an angle by the angle by which a step turns them.
 
-A step of the same speed changes a cosine by much or by little, depending on where on its circle it begins. No
-regression on single columns explains that, so that a network has to learn a product of sines. The angle between the two
-observations is what the speed says, at every place on the circle. So the matrix has this angle in place of the next
-cosine, and 0 in place of the next sine; rows come back turned by it.
+At the same speed, a cosine changes by much or by little, depending on the angle where the step begins. No regression on
+single columns explains this, so a network would have to learn a product of sines. The angle between the two
+observations is much simpler: it depends on the speed alone. So the matrix holds this angle instead of the next cosine,
+and 0 instead of the next sine. In generated rows, the observation is turned by the angle to get the next one.
 
-A wheel that turns by more than half a round in a step could as well have turned the other way. A line in the columns of
-observation and action tells which way is meant.
+If a wheel turns by more than half a round in a step, the angle is ambiguous, because it could have turned the other
+way. The nearest angle to the prediction of a linear regression on observation and action is taken.
 
-NOTE[paper]: the reference takes cosine and sine as they are.
+NOTE[paper]: the reference generates cosine and sine themselves.
 """
 
 from __future__ import annotations
@@ -32,23 +32,27 @@ from synther.schema import checked, finite
 if TYPE_CHECKING:
     from synther.data.layout import Layout
 
-_MOST_ROWS = 1 << 14  # that tell whether columns turn
-_ROUNDS = 5  # of a line that follows faster and faster turns
-_STRAYS = 1e-3  # share of steps that may be more than a quarter of a round from that line
+_MOST_ROWS = 1 << 14  # maximum number of rows in which turns are searched
+_ROUNDS = 5  # number of iterations of the regression, each of which can follow faster turns
+_STRAYS = 1e-3  # maximum share of steps that differ from the prediction by more than a quarter of a round
 _ROUND = 2 * math.pi
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Two columns of an observation that a step turns, and the line that tells the angle to a quarter of a round."""
+    """Two columns, cosine and sine, that a step turns. A regression predicts the angle to a quarter of a round."""
 
     columns: tuple[int, int]
     weights: tuple[float, ...]
-    """Of the columns of the matrix that hold observation and action."""
+    """Weight of each column of the matrix that holds observation or action."""
     shift: float
+    """Intercept of the regression."""
 
     def angle(self, given: Matrix, before: Matrix, after: Matrix) -> Matrix:
-        """The angle from the columns (N, 2) of an observation to those of the next one. (N,)"""
+        """Return the angle from the columns `before` (N, 2) of an observation to `after`, those of the next one. (N,)
+
+        `given` (N, G) are the columns of the matrix that hold observation and action.
+        """
         expected = product(given, np.array(self.weights)[:, None])[:, 0] + self.shift
         return unwrapped(expected, _angle(before, after), _ROUND)
 
@@ -57,18 +61,22 @@ class Turn:
 
     @classmethod
     def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Turn:
-        """Of rows whose fields have these kinds."""
+        """Read a turn from JSON. `kinds` are the kinds of each field's columns."""
         found: Turn = checked(entry, cls, "layout.turns")
         finite((*found.weights, found.shift), "layout.turns")
         given = sum(kind.matrix_width for field in ("observation", "action") for kind in kinds[field])
         after = by_column(kinds["next_observation"])
         if len(found.weights) != given or not all(isinstance(after.get(one), Continuous) for one in found.columns):
-            raise FormatError("layout.turns: expected two columns of real numbers, and a weight of each given column")
+            raise FormatError(
+                f"layout.turns: expected two continuous columns of the next observation and {given} weights (one for "
+                f"each matrix column of observation and action), got columns {found.columns} and "
+                f"{len(found.weights)} weights"
+            )
         return found
 
 
 def with_turns(layout: Layout, rows: Transitions) -> Layout:
-    """The same layout, with the angle of a step in place of next observations that turn."""
+    """Return the layout in which the angle of a step replaces the next cosine and sine."""
     after = by_column(layout.next_observation)
     plain = {column for column, kind in after.items() if isinstance(kind, (Continuous, Bounded))}
     pairs = [sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and plain >= {*sphere.columns}]
@@ -84,7 +92,7 @@ def with_turns(layout: Layout, rows: Transitions) -> Layout:
 
 
 def _turn(columns: Sequence[int], given: Matrix, rows: Transitions) -> Turn | None:
-    """How a step turns two columns; None if it may lead anywhere."""
+    """Fit how a step turns two columns. Returns None if a regression does not predict the angle."""
     before, after = (side[:, list(columns)].astype(np.float64) for side in (rows.observation, rows.next_observation))
     seen = _angle(before, after)
     units = Units.of(given)
@@ -106,26 +114,33 @@ def _turn(columns: Sequence[int], given: Matrix, rows: Transitions) -> Turn | No
 
 
 def _angle(before: Matrix, after: Matrix) -> Matrix:
+    """Return the angle from each vector `before` (N, 2) to `after` (N, 2), from -pi to pi. (N,)"""
     across = before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0]
     return np.asarray(np.arctan2(across, (before * after).sum(1)))
 
 
 def put_angles(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:
-    """Put the angle by which a step turns two columns, and 0, in place of the next ones."""
+    """Write the angle of each turn, and 0, into the two columns of the next observation in `matrix` (N, D).
+
+    `sources` are the fields of the rows, (N, W) each.
+    """
     given = matrix[:, layout.given_columns]
     for turn in layout.turns:
         pair = list(turn.columns)
-        before, there = (sources[field][:, pair].astype(np.float64) for field in PAIR)
+        before, after = (sources[field][:, pair].astype(np.float64) for field in PAIR)
         first, second = (layout.next_columns[column] for column in pair)
-        matrix[:, first], matrix[:, second] = turn.angle(given, before, there), 0.0
+        matrix[:, first], matrix[:, second] = turn.angle(given, before, after), 0.0
 
 
 def put_turned(turns: Sequence[Turn], fields: Mapping[str, Tensor]) -> None:
-    """Turn next observations, which have the angle in the first column of each pair, from where observations are."""
-    here, there = fields["observation"], fields["next_observation"]
+    """Write the next cosine and sine of each turn, in place: those of the observation, turned by the angle.
+
+    The angle is in the first of the two columns of the next observation.
+    """
+    before, after = fields["observation"], fields["next_observation"]
     for turn in turns:
         first, second = turn.columns
-        cosine, sine, angle = here[:, first].double(), here[:, second].double(), there[:, first].double()
+        cosine, sine, angle = before[:, first].double(), before[:, second].double(), after[:, first].double()
         along, across = angle.cos(), angle.sin()
-        there[:, first] = (cosine * along - sine * across).to(there.dtype)
-        there[:, second] = (sine * along + cosine * across).to(there.dtype)
+        after[:, first] = (cosine * along - sine * across).to(after.dtype)
+        after[:, second] = (sine * along + cosine * across).to(after.dtype)

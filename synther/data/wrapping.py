@@ -1,10 +1,10 @@
-"""Columns that go in a circle, such as an angle between -pi and pi: which they are, told by steps across the end.
+"""Find circular columns, such as an angle between -pi and pi, from steps across the end of their range.
 
-A step from 3.1 to -3.1 is a small one. Taken for a large one, it is an outcome that jumps where observation and action
-hardly change, which a network smears over the whole circle. So the matrix has the next value on the side of the
-observation, beyond the end of the range, and rows come back wrapped.
+A step from 3.1 to -3.1 is small. If the column is treated as a plain number, the outcome jumps although observation and
+action hardly change, and a network smears it over the whole circle. So the matrix holds the next value on the side of
+the observation, here 3.18, beyond the end of the range. Generated values are wrapped into the range again.
 
-NOTE[paper]: the reference takes angles for plain numbers.
+NOTE[paper]: the reference treats angles as plain numbers.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from synther.data.kind import Array, Kind, Matrix, first_columns
 from synther.data.numbers import Continuous, Wrapped
 from synther.data.spaces import Box, Space
 
-_CIRCLES = (2 * math.pi, 360.0)  # angles, which need not point everywhere
-_ROUNDS = (1.0, 2.0, 7.0, 12.0, 24.0, 60.0)  # such as phases, days of a week and hours
-_FILLED, _TOLERANCE = 0.95, 1e-3  # share of a circle that the values span, and what may lie beyond it
-_FEWEST, _RAREST = 10, 3e-4  # steps across the end, and their share of all
-_STRAYS, _STRAYS_ACROSS = 0.01, 0.1  # shares of steps, and of those across the end, that may be longer than a quarter
-_BINS, _THINNEST = 10, 0.01  # of a range that is no angle; each has this share of the mean
+_CIRCLES = (2 * math.pi, 360.0)  # periods of angles; parts of their range may be empty
+_ROUNDS = (1.0, 2.0, 7.0, 12.0, 24.0, 60.0)  # other usual periods: phases, days of a week, hours
+_FILLED, _TOLERANCE = 0.95, 1e-3  # minimum share of a period that the values span, and tolerance beyond its ends
+_FEWEST, _RAREST = 10, 3e-4  # minimum number of steps across the end, and their minimum share of all steps
+_STRAYS = 0.01  # maximum share of steps that are longer than a quarter of a round
+_STRAYS_ACROSS = 0.1  # the same, for steps across the end
+_BINS, _THINNEST = 10, 0.01  # if it is no angle, each tenth of the range has at least 1 % of the mean number of rows
 
 
-def find_wrapped(found: tuple[Kind, ...], told: Steps, seen: Profile, space: Space | None) -> tuple[Kind, ...]:
-    """The kinds `found` of observations, those columns that go in a circle as such."""
+def find_wrapped(found: tuple[Kind, ...], steps: Steps, seen: Profile, space: Space | None) -> tuple[Kind, ...]:
+    """Return the kinds of observations, in which circular continuous columns became `Wrapped`.
+
+    `found` are the kinds so far, `steps` is a sample of steps, `seen` has the range of each column, and `space` is the
+    declared observation space.
+    """
     better: list[Kind] = []
     for column, kind in zip(first_columns(found), found, strict=True):
         if isinstance(kind, Continuous):
             for low, period, is_angle in _circles(*seen.span(column), _declared(space, column)):
-                if _goes_round(told.before[:, column], told.after[:, column], low, period, is_angle):
+                if _goes_round(steps.before[:, column], steps.after[:, column], low, period, is_angle):
                     kind = Wrapped(low, period)
                     break
         better.append(kind)
@@ -41,12 +46,12 @@ def find_wrapped(found: tuple[Kind, ...], told: Steps, seen: Profile, space: Spa
 
 
 def unwrapped(before: Matrix, after: Matrix, period: float) -> Matrix:
-    """The values `after` (N,) a step, as near to those `before` it as whole rounds bring them."""
+    """Add whole periods to the values `after` a step (N,), so that they are as near as possible to those `before`."""
     return np.asarray(after - period * np.rint((after - before) / period))
 
 
 def _declared(space: Space | None, column: int) -> tuple[float, float] | None:
-    """The bounds that a box gives the column."""
+    """Return the bounds of a column in the declared space. None if it is not declared as a part of a box."""
     for part in space or ():
         if column < part.width:
             return (part.low[column], part.high[column]) if isinstance(part, Box) else None
@@ -55,7 +60,10 @@ def _declared(space: Space | None, column: int) -> tuple[float, float] | None:
 
 
 def _circles(low: float, high: float, declared: tuple[float, float] | None) -> Sequence[tuple[float, float, bool]]:
-    """Where values from `low` to `high` may begin and how long a round may be, and whether that is an angle's."""
+    """Return candidate circles for values from `low` to `high`: start, period, and whether the period is an angle's.
+
+    The last candidate is the range of the values itself.
+    """
     likely = [(start, period, period in _CIRCLES) for period in (*_CIRCLES, *_ROUNDS) for start in (-period / 2, 0.0)]
     if declared is not None and np.isfinite(declared).all():
         likely.append((declared[0], declared[1] - declared[0], False))
@@ -70,7 +78,10 @@ def _circles(low: float, high: float, declared: tuple[float, float] | None) -> S
 
 
 def _goes_round(before: Array, after: Array, low: float, period: float, is_angle: bool) -> bool:
-    """Whether steps lead across the end, and these and the others are short ones in a circle."""
+    """Return whether the steps are those of a circular column that starts at `low` and has this `period`.
+
+    Enough steps must lead across the end of the range. On the circle, nearly all steps must be shorter than a quarter.
+    """
     across = np.abs(after - before) > period / 2
     if not math.isfinite(period) or across.sum() < max(_FEWEST, _RAREST * len(before)):
         return False
