@@ -1,4 +1,4 @@
-"""Columns that hold values without an order between them: categories, and rows of values that come as wholes."""
+"""Kinds of columns with unordered values: categories, and groups of columns with a limited set of joint values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from synther.data.codes import CODINGS, Coding, code_width, decode_index, encode
 from synther.data.kind import Array, Kind, Matrix
 from synther.errors import DataError
 
-_WIDEST = 1_000_000
+_WIDEST = 1_000_000  # maximum number of columns of a one-hot group
 
 
 @final
 @dataclass(frozen=True)
 class Categorical(Kind):
-    """One column of integers `start`, ..., `start + size - 1` without an order between them."""
+    """A column of unordered integers from `start` to `start + size - 1`."""
 
     size: int
     start: int = 0
@@ -64,10 +64,10 @@ class Categorical(Kind):
 @final
 @dataclass(frozen=True)
 class OneHot(Kind):
-    """`size` columns of which exactly one is 1: a discrete observation, flattened.
+    """A group of `size` columns, exactly one of which is 1 and the others 0: a flattened discrete observation.
 
-    Columns that are never 1 come back as they were: only the places in `seen` are modelled (all of them where it is
-    empty).
+    Only the columns in `seen`, which are 1 in some real row, are modelled; the others are decoded as 0. If `seen` is
+    empty, all columns are modelled.
     """
 
     size: int
@@ -76,9 +76,14 @@ class OneHot(Kind):
 
     def __post_init__(self) -> None:
         if not len(self.seen) <= self.size <= _WIDEST:
-            raise DataError(f"OneHot: expected at most {_WIDEST:,} columns, got size {self.size}")
+            raise DataError(
+                f"OneHot: expected at most {_WIDEST:,} columns and at most as many seen places, got size {self.size} "
+                f"and {len(self.seen)} seen places"
+            )
         if self.seen and not 0 <= min(self.seen) <= max(self.seen) < self.size:
-            raise DataError(f"OneHot: expected places of {self.size} columns")
+            raise DataError(
+                f"OneHot: expected seen places from 0 to {self.size - 1}, got {min(self.seen)} to {max(self.seen)}"
+            )
         _check_code("OneHot", len(self._places), self.coding)
 
     @property
@@ -95,8 +100,8 @@ class OneHot(Kind):
 
     @property
     def expected(self) -> str:
-        known = f", the 1 where it has been seen ({len(self.seen)} places)" if self.seen else ""
-        return f"one 1 and otherwise 0 in {self.size} columns{known}"
+        known = f", and the 1 in one of the {len(self.seen)} columns that had one before" if self.seen else ""
+        return f"exactly one 1 and otherwise 0 in {self.size} columns{known}"
 
     def misfit(self, source: Array) -> NDArray[np.bool_]:
         ones = source == 1
@@ -129,14 +134,14 @@ class OneHot(Kind):
 @final
 @dataclass(frozen=True)
 class Codebook(Kind):
-    """Columns that together hold one of a few rows of values, without an order between them.
+    """A group of columns with a limited set of joint values, which are modelled as one category.
 
-    A grid world's observation may have 147 columns and only 48 different values. Generated column by column, hardly any
-    of them would exist; as one of 48 all do.
+    Example: the observation of a grid world has 147 columns, but only 48 different observations exist. Generated column
+    by column, hardly any observation would be valid. Generated as one of 48 categories, all are valid.
     """
 
     rows: tuple[tuple[float, ...], ...]
-    """The rows that were seen, in increasing order."""
+    """The joint values that were seen, in increasing order."""
     coding: Coding = "onehot"
 
     def __post_init__(self) -> None:
@@ -160,17 +165,17 @@ class Codebook(Kind):
 
     @cached_property
     def _index(self) -> tuple[Array, NDArray[np.int64]]:
-        """The rows as keys in increasing order, and their places in the book."""
+        """Keys of the rows in increasing order, and the number of each row in `rows`."""
         keys = as_keys(self._book)
         order = np.argsort(keys)
         return keys[order], order
 
     def _places(self, source: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The place of each row in the book, and whether it is there."""
+        """Return the number of each row of `source` in `rows` (N,), and whether it is in `rows` at all (N,)."""
         keys, order = self._index
-        asked = as_keys(source.astype(np.float64))
-        found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        return order[found], keys[found] == asked
+        wanted = as_keys(source.astype(np.float64))
+        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return order[found], keys[found] == wanted
 
     def misfit(self, source: Array) -> NDArray[np.bool_]:
         return ~self._places(source)[1]
@@ -200,13 +205,13 @@ class Codebook(Kind):
 @final
 @dataclass(frozen=True)
 class Drawn(Kind):
-    """Columns that hold one of a few rows of values, which follows from other columns: see following.py.
+    """A group of columns with a limited set of joint values, drawn from a table given other columns: see following.py.
 
-    Its one column of the matrix has the place of the row here, which the layout turns into a normal number.
+    The matrix has one column for it: the number of the joint value, which the layout replaces by a normal number.
     """
 
     rows: tuple[tuple[float, ...], ...]
-    """In increasing order."""
+    """The joint values, in increasing order."""
 
     def __post_init__(self) -> None:
         _check_code("Drawn", len(self.rows), "onehot")
@@ -224,7 +229,7 @@ class Drawn(Kind):
         return Codebook(self.rows)
 
     def misfit(self, source: Array) -> NDArray[np.bool_] | None:
-        return None if self.source_width == 1 else self._book.misfit(source)  # the nearest number will do
+        return None if self.source_width == 1 else self._book.misfit(source)  # numbers get the nearest value
 
     @property
     def class_count(self) -> int:
@@ -247,16 +252,16 @@ class Drawn(Kind):
 
 
 def as_keys(rows: Array) -> Array:
-    """Rows (N, W) of float64 as (N,) of bytes, which can be sorted and compared as wholes."""
-    plain = np.ascontiguousarray(rows + 0.0)  # -0.0 is 0.0
+    """Return rows (N, W) of float64 as keys (N,) of bytes, so that whole rows can be sorted and compared."""
+    plain = np.ascontiguousarray(rows + 0.0)  # turns -0.0 into 0.0
     return plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1])))[:, 0]
 
 
 def _check_code(name: str, size: int, coding: str) -> None:
     if size < 2:
-        raise DataError(f"{name}: expected at least two values, got size {size}; one value is a Constant")
+        raise DataError(f"{name}: expected at least two values, got {size}; use Constant for a single value")
     if coding not in CODINGS:
-        raise DataError(f"{name}: expected a coding of {', '.join(CODINGS)}, got {coding!r}")
+        raise DataError(f"{name}: expected coding to be one of {', '.join(CODINGS)}, got {coding!r}")
 
 
 def _bit_labels(name: str, bits: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Integers without an order between them, as rows of -1 and +1 that a diffusion model can learn."""
+"""Encode unordered integers as rows of -1 and +1 that a diffusion model can learn: one-hot, or as analog bits."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _LARGEST = 1e300  # sums of a few dozen of these stay finite
 
 
 def code_width(size: int, coding: Coding) -> int:
-    """How many matrix columns `size` values take."""
+    """Return the number of matrix columns that encode `size` values."""
     return size if coding == "onehot" else (size - 1).bit_length()
 
 
 def encode_index(index: Array, size: int, coding: Coding) -> Matrix:
-    """0, ..., size - 1 (N,) to rows of -1 and +1: one-hot, or analog bits (Chen et al. 2022), the highest first."""
+    """Encode integers (N,) from 0 to size - 1 as rows of -1 and +1.
+
+    "onehot" has one column for each value. "bits" are analog bits (Chen et al. 2022), the highest bit first.
+    """
     if coding == "bits":
         shifts = np.arange(code_width(size, coding))[::-1]
         return np.asarray(2 * (index[:, None] >> shifts & 1) - 1, np.float64)
@@ -31,17 +34,18 @@ def encode_index(index: Array, size: int, coding: Coding) -> Matrix:
 
 
 def decode_index(matrix: Matrix, size: int, coding: Coding) -> NDArray[np.int64]:
-    """The valid code nearest to each row, as 0, ..., size - 1 (N,)."""
+    """Return the integer from 0 to size - 1 with the code nearest to each row. (N,)"""
     if coding == "onehot":
         return np.asarray(matrix.argmax(1), np.int64)
     return _nearest_bits(np.clip(matrix, -_LARGEST, _LARGEST), size)
 
 
 def _nearest_bits(matrix: Matrix, size: int) -> NDArray[np.int64]:
-    """The code under `size` with the largest inner product, without a book of all codes.
+    """Return the integer below `size` with the code of the largest inner product with each row. (N,)
 
-    A valid code is `size - 1` itself, or it agrees with `size - 1` above some bit that is 1 there, is 0 in that bit,
-    and is free below it, where the signs of the row are then the best choice. That leaves one candidate for each bit.
+    This needs no table of all codes. A valid code is either `size - 1` itself, or it has a first bit that differs from
+    `size - 1`: there `size - 1` has 1 and the code has 0. All lower bits are free, and the signs of the row are the
+    best choice for them. So there is only one candidate for each bit.
     """
     bits = matrix.shape[1]
     shifts = np.arange(bits)[::-1]

@@ -1,4 +1,4 @@
-"""All kinds of columns, and how files describe them."""
+"""All kinds of columns, and how they are written to and read from JSON."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ _KINDS: dict[str, type[Kind]] = {
 
 
 def to_json(kind: Kind) -> dict[str, Any]:
+    """Return a kind as a JSON object: its name under `kind`, and its fields."""
     fields = asdict(kind)  # type: ignore[call-overload]  # every kind is a dataclass
     return {"kind": type(kind).__name__.lower(), **{name: number_to_json(value) for name, value in fields.items()}}
 
 
 def from_json(entry: Any) -> Kind:
-    told = checked(entry, dict[str, Any], "the kind of a column")
-    name = checked(told.get("kind"), str, "the kind of a column")
+    """Read a kind from a JSON object as returned by `to_json`."""
+    options = checked(entry, dict[str, Any], "the kind of a column")
+    name = checked(options.get("kind"), str, "the kind of a column")
     if name not in _KINDS:
-        raise FormatError(f"unknown kind of column {name!r}: expected {', '.join(_KINDS)}")
-    fields = {option: number_from_json(value) for option, value in told.items() if option != "kind"}
+        raise FormatError(f"unknown kind of column {name!r}: expected one of {', '.join(_KINDS)}")
+    fields = {option: number_from_json(value) for option, value in options.items() if option != "kind"}
     kind: Kind = checked(fields, _KINDS[name], f"the kind {name!r} of a column")
     return kind

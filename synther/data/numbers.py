@@ -1,4 +1,4 @@
-"""Columns of real numbers, of which all are decoded together, on any device."""
+"""Kinds of columns with real numbers. `Numbers` decodes all of them together, on any device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from synther.data.quantiles import row_index
 from synther.errors import DataError
 
 _CPU = torch.device("cpu")
-_SURE = -1.0, 2.0  # beyond these a figure says no more about a flag
+_SURE = -1.0, 2.0  # flags are clamped to this range before those of tied columns are averaged
 
 
 class Real(Kind):
-    """Real numbers. Abstract."""
+    """Abstract base class of the kinds with real numbers."""
 
     scaled: ClassVar[bool] = True
 
@@ -50,7 +50,7 @@ class Continuous(Real):
 @final
 @dataclass(frozen=True)
 class Bounded(Real):
-    """Real numbers of a box: what leaves it is clipped. A side without a bound is infinite.
+    """Real numbers from `low` to `high`. Generated numbers are clipped to this range. Either end may be infinite.
 
     NOTE[paper]: the reference never clips, and 3 % of its actions leave the box.
     """
@@ -66,7 +66,7 @@ class Bounded(Real):
 @final
 @dataclass(frozen=True)
 class Wrapped(Real):
-    """Real numbers that go in a circle: what leaves the range at one end comes back at the other."""
+    """Real numbers on a circle, such as angles. Generated numbers are wrapped into [low, low + period)."""
 
     low: float
     period: float
@@ -74,7 +74,8 @@ class Wrapped(Real):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and 0 < self.period < math.inf):
             raise DataError(
-                f"a circle from {self.low}, {self.period} long: expected finite numbers, and a length above 0"
+                f"a circular column: expected a finite low and a finite period above 0, "
+                f"got low {self.low} and period {self.period}"
             )
 
     @property
@@ -85,14 +86,17 @@ class Wrapped(Real):
 @final
 @dataclass(frozen=True)
 class Logarithmic(Real):
-    """Numbers above 0 whose changes are in proportion to them. The matrix has their logarithms."""
+    """Positive numbers with changes in proportion to them, such as prices. The matrix holds their logarithms."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high < math.inf:
-            raise DataError(f"logarithms of numbers from {self.low} to {self.high}: expected finite ones above 0")
+            raise DataError(
+                f"a logarithmic column: expected 0 < low < high, finite numbers above 0, got low {self.low} and "
+                f"high {self.high}"
+            )
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -112,26 +116,30 @@ class Logarithmic(Real):
 @final
 @dataclass(frozen=True)
 class Spiked(Real):
-    """Real numbers from `low` to `high` of which some come again and again: a clipped velocity, a reward of exactly 0.
+    """Real numbers from `low` to `high` with spikes: values that occur again and again, such as a reward of exactly 0.
 
-    A smooth generator scatters such a value to both sides. So a spike at an end of the range is moved out by `gap`, and
-    what is generated near there is that value again. A spike inside the range has a matrix column of its own, 1 where
-    the number is that spike and else 0. Thresholds are set so that each spike comes as often as in the real rows.
+    A smooth generator scatters the rows of a spike to both sides of it. So the matrix holds a spike at an end of the
+    range (a clipped velocity) moved outwards by `gap`, and generated numbers out there are decoded to the spike. A
+    spike inside the range gets its own column of the matrix: 1 in rows with the spike, else 0. Thresholds are set such
+    that each spike is as frequent as in the real rows.
 
-    NOTE[paper]: the reference treats them as any other number; half of the values of a spike then come out on its
-    wrong side, which is what its worst columns lose.
+    NOTE[paper]: the reference treats spikes like any other number. Half of the generated values of a spike then lie on
+    its wrong side. These are the columns that it reproduces worst.
     """
 
     lowest_threshold: ClassVar[float] = -1.0
     low: float
     high: float
     spikes: tuple[float, ...]
-    """In increasing order."""
+    """The spikes, in increasing order."""
     gap: float
+    """Distance by which a spike at an end of the range is moved outwards."""
     cuts: tuple[float, ...] = ()
-    """The threshold of each spike, from 0 (at the end of the range) to 1; one half where none are given."""
+    """Threshold of each spike's flag, 0.5 by default. The flag of a spike at an end of the range is 0 at that end and 1
+    at one gap beyond."""
     tied: int | None = None
-    """Columns of a field with the same number here have their spike in the same rows: forces that are 0 together."""
+    """Columns of a field with the same number have their spikes in the same rows, such as forces that are 0 together.
+    """
 
     def __post_init__(self) -> None:
         if not self.cuts:
@@ -143,6 +151,7 @@ class Spiked(Real):
 
     @property
     def inner(self) -> tuple[float, ...]:
+        """The spikes inside the range, not at its ends."""
         return tuple(spike for spike in self.spikes if self.low < spike < self.high)
 
     @property
@@ -161,7 +170,7 @@ class Spiked(Real):
         return replace(self, cuts=thresholds)
 
     def flags(self, matrix: Matrix) -> Matrix:
-        """The flags of the spikes in rows (N, matrix_width): (N, F)."""
+        """Return the flag of each spike in rows of the matrix (N, matrix_width), before it is cut. (N, F)"""
         return np.asarray(self._alone.flags(_by_columns(matrix)).numpy().T)
 
     def encode(self, source: Array) -> Matrix:
@@ -181,13 +190,13 @@ class Spiked(Real):
 
 
 class Numbers:
-    """Columns of numbers, decoded together."""
+    """Encodes and decodes columns of real numbers together, on a device."""
 
     def __init__(
         self, kinds: Sequence[Real], starts: Sequence[int], device: torch.device, fields: Sequence[str] | None = None
     ) -> None:
-        """`starts` are their first columns in the matrix. `fields` names the field of each: only columns of one field
-        are tied to each other."""
+        """`starts` are the first columns of the `kinds` in the matrix. `fields` names the field of each kind, because
+        only columns of the same field are tied to each other."""
         self._rows = row_index(starts, device)
         bounds = torch.tensor([kind.bounds for kind in kinds], dtype=torch.float64, device=device)
         self._low, self._high = bounds[:, :1], bounds[:, 1:]
@@ -199,12 +208,12 @@ class Numbers:
         self._spiked, self._spikes = None, None
         if spiked:
             self._spiked = row_index(spiked, device)
-            own: list[Any] = [kinds[place] for place in spiked]
-            within = [None if fields is None else fields[place] for place in spiked]
-            self._spikes = _Spikes(own, [starts[place] for place in spiked], device, within)
+            spiked_kinds: list[Any] = [kinds[place] for place in spiked]
+            spiked_fields = [None if fields is None else fields[place] for place in spiked]
+            self._spikes = _Spikes(spiked_kinds, [starts[place] for place in spiked], device, spiked_fields)
 
     def __call__(self, matrix: Tensor) -> Tensor:
-        """Numbers (C, N) of columns (D, N) of the matrix."""
+        """Decode the columns (D, N) of the matrix to numbers (C, N)."""
         numbers = matrix[self._rows]
         if self._wrapped is not None:
             own, low, high = (each[self._wrapped] for each in (numbers, self._low, self._high))
@@ -220,7 +229,7 @@ class Numbers:
         return numbers
 
     def put(self, numbers: Tensor, matrix: Tensor) -> None:
-        """The reverse: bring numbers (C, N) to their columns (D, N) of the matrix."""
+        """Encode numbers (C, N) and write them into their columns of `matrix` (D, N): the inverse of decoding."""
         if self._logarithmic is not None or self._spikes is not None:
             numbers = numbers.clone()
         if self._logarithmic is not None:
@@ -230,12 +239,16 @@ class Numbers:
         matrix[self._rows] = numbers
 
     def flags(self, matrix: Tensor) -> Tensor:
-        """The flags of the spikes, column by column, before any cut. (F, N)"""
+        """Return the flags of the spikes, column by column, before they are cut. (F, N)"""
         return matrix[:0] if self._spikes is None else self._spikes.flags(matrix)
 
 
 class _Spikes:
-    """Columns of numbers with spikes, decoded together."""
+    """Encodes and decodes columns with spikes together.
+
+    Each column has the same number of slots: one for a spike at the lower end, one for each spike inside the range, and
+    one for a spike at the upper end. Slots without a spike have an infinite cut.
+    """
 
     def __init__(
         self, kinds: Sequence[Spiked], starts: Sequence[int], device: torch.device, fields: Sequence[str | None]
@@ -247,8 +260,7 @@ class _Spikes:
         self._low, self._high, self._gap = (
             column([getattr(kind, name) for kind in kinds]) for name in ("low", "high", "gap")
         )
-        self._margin = 1e-6 * self._gap  # the range may have no end
-        # A spike is in the slot of the lower end, in one of those inside the range, or in that of the upper end.
+        self._margin = 1e-6 * self._gap  # distance of other numbers to a spike at an end; the range may be infinite
         most = max(len(kind.inner) for kind in kinds)
         slots = [_slots(kind, most) for kind in kinds]
         self._at, self._cuts = (
@@ -261,32 +273,33 @@ class _Spikes:
             row_index([start + min(number + 1, len(kind.inner)) for kind, start in pairs], device)
             for number in range(most)
         ]
-        own = [
+        inner = [
             (place, start + 1 + number, spike)
             for place, (kind, start) in enumerate(pairs)
             for number, spike in enumerate(kind.inner)
         ]
-        places, columns, spikes = zip(*own, strict=True) if own else ((), (), ())
+        places, columns, spikes = zip(*inner, strict=True) if inner else ((), (), ())
         self._of_inner, self._inner_columns = row_index(places, device), row_index(columns, device)
         self._inner_spikes = column(spikes)
         groups = [None if kind.tied is None else (field, kind.tied) for kind, field in zip(kinds, fields, strict=True)]
         tied = [place for place, group in enumerate(groups) if group is not None and groups.count(group) > 1]
         self._tied: tuple[Tensor, Tensor] | None = None
         if tied:
-            alike = torch.tensor([[float(groups[one] == groups[other]) for other in tied] for one in tied])
-            mean = (alike / alike.sum(1, keepdim=True)).to(device, torch.float64)
+            same = torch.tensor([[float(groups[one] == groups[other]) for other in tied] for one in tied])
+            mean = (same / same.sum(1, keepdim=True)).to(device, torch.float64)
             self._tied = torch.tensor(tied, device=device), mean
         taken = [(place, number) for place, slot in enumerate(slots) for number in range(most + 2) if slot[number][2]]
         self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
 
     def decoded(self, matrix: Tensor) -> Tensor:
+        """Decode columns (D, N) of the matrix to numbers (C, N)."""
         value = matrix[self._rows]
-        # What lies in the gap and is no spike is folded back into the range.
+        # A number in the gap that is not decoded to the spike is reflected into the range.
         low, high, margin = self._low_end, self._high_end, self._margin
         number = torch.where(value <= low, torch.maximum(2 * low - value, low + margin), value)
         number = torch.where(number >= high, torch.minimum(2 * high - number, high - margin), number)
         number = number.clamp(self._low, self._high)
-        # Of several spikes whose flags are above their cuts, the one that is furthest above.
+        # If several flags are above their cuts, the spike with the largest difference is chosen.
         highest = torch.zeros_like(number)
         for at, cut, flag in zip(self._at, self._cuts, self._each_flag(matrix, value), strict=True):
             above = flag - cut
@@ -295,26 +308,29 @@ class _Spikes:
         return number
 
     def moved(self, numbers: Tensor, matrix: Tensor) -> Tensor:
-        """What numbers (C, N) are in the matrix (D, N), which gets the columns of the spikes inside their range."""
+        """Return the encoded numbers: those at a spiked end of the range are moved outwards. (C, N)
+
+        Also writes the columns of the spikes inside the range into `matrix` (D, N).
+        """
         matrix[self._inner_columns] = (numbers[self._of_inner] == self._inner_spikes).double()
         return numbers + self._gap * ((numbers == self._high_end).double() - (numbers == self._low_end).double())
 
     def flags(self, matrix: Tensor) -> Tensor:
-        """Those of the spikes, column by column, in increasing order. (F, N)"""
+        """Return the flags of the spikes, column by column, and in increasing order in each. (F, N)"""
         place, slot = self._flagged
         return torch.stack(list(self._each_flag(matrix, matrix[self._rows])), dim=1)[place, slot]
 
     def _each_flag(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
-        """The flags of each slot. (C, N)"""
-        yield self._as_one((self._low - value) / self._gap)
+        """Yield the flags of each slot. (C, N)"""
+        yield self._average_tied((self._low - value) / self._gap)
         for at, inner in zip(self._at[1:-1], self._inner, strict=True):
-            # Where too few or too many flags are set, the rows that are nearest to the spike are the ones.
-            far = self._as_one((value - at).abs() / (4 * self._gap))
-            yield torch.where(self._as_one(matrix[inner]) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
-        yield self._as_one((value - self._high) / self._gap)
+            # A threshold other than 0.5 changes which rows get the spike: the rows nearest to it come first.
+            far = self._average_tied((value - at).abs() / (4 * self._gap))
+            yield torch.where(self._average_tied(matrix[inner]) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
+        yield self._average_tied((value - self._high) / self._gap)
 
-    def _as_one(self, figures: Tensor) -> Tensor:
-        """The same (C, N), those of tied columns as one: their mean."""
+    def _average_tied(self, figures: Tensor) -> Tensor:
+        """Replace the figures (C, N) of tied columns by their mean, because such columns have their spike together."""
         if self._tied is None:
             return figures
         places, mean = self._tied
@@ -324,7 +340,10 @@ class _Spikes:
 
 
 def _slots(kind: Spiked, inner: int) -> list[tuple[float, float, bool]]:
-    """Spike, cut, and whether there is one, in each slot. Nothing is above an infinite cut."""
+    """Return for each slot the spike, its cut, and whether there is a spike. `inner` is the number of inner slots.
+
+    A slot without a spike has an infinite cut, which no flag exceeds.
+    """
     cuts = dict(zip(kind.spikes, kind.cuts, strict=True))
     nothing = (0.0, math.inf, False)
     inside = [(spike, cuts[spike], True) for spike in kind.inner]
@@ -333,4 +352,5 @@ def _slots(kind: Spiked, inner: int) -> list[tuple[float, float, bool]]:
 
 
 def _by_columns(matrix: Matrix) -> Tensor:
+    """Return a matrix (N, D) as a tensor stored column by column. (D, N)"""
     return torch.from_numpy(np.ascontiguousarray(matrix.T, np.float64))

@@ -1,4 +1,4 @@
-"""Columns that hold one value, two, whole numbers, or some numbers with an order between them."""
+"""Kinds of columns with one value, two values, whole numbers, or a limited number of ordered values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from synther.data.kind import Array, Kind, Matrix
 
 OFF = 1e-3
-"""Of a grain, by which numbers on a lattice may be off."""
-_LONGER, _MOST_STEPS = 8.0, 2.0**52
+"""Maximum distance of a number to its lattice, in lattice steps."""
+_LONGER = 8.0  # factor by which the distance over which a lattice step is measured grows each time
+_MOST_STEPS = 2.0**52  # a lattice has fewer steps than this, because float64 could not count more of them
 
 
 @final
 @dataclass(frozen=True)
 class Constant(Kind):
-    """The same value in every row: not modelled, and returned exactly (integers above 2**53 too)."""
+    """A column with the same value in every row. It is not modelled and is decoded exactly, also integers above
+    2**53."""
 
     value: int | float
 
@@ -47,7 +49,7 @@ class Constant(Kind):
 @final
 @dataclass(frozen=True)
 class Derived(Kind):
-    """A number that follows from other columns (identities.py): not modelled, and computed when these are known."""
+    """A number that is computed from other columns (identities.py, rewards.py), and therefore not modelled."""
 
     @property
     def matrix_width(self) -> int:
@@ -64,14 +66,17 @@ class Derived(Kind):
 
 
 def grain_of(values: Sequence[float]) -> float:
-    """By multiples of what numbers in increasing order differ: the least difference, if all others are multiples."""
+    """Return the step of the lattice that increasing numbers are on, or 0 if they are on no lattice.
+
+    The step is the smallest difference of two neighbours. All other differences must be multiples of it.
+    """
     with np.errstate(over="ignore"):
         away = np.asarray(values, np.float64) - values[0]
         grain = float(np.diff(away).min())
         if not away[-1] / grain < _MOST_STEPS:
             return 0.0
     reach = grain
-    while reach < away[-1]:  # over longer and longer stretches, or the rounding of one difference would add up
+    while reach < away[-1]:  # measured over longer and longer distances, or the rounding error of one would add up
         reach *= _LONGER
         longest = float(away[np.searchsorted(away, reach, side="right") - 1])
         grain = longest / max(round(longest / grain), 1) or grain
@@ -82,11 +87,12 @@ def grain_of(values: Sequence[float]) -> float:
 @final
 @dataclass(frozen=True)
 class Levels(Kind):
-    """Real numbers of which there are only some, such as multiples of 0.1: what is generated becomes the nearest."""
+    """A column with a limited set of real numbers, such as multiples of 0.1. A generated number is rounded to the
+    nearest of them."""
 
     scaled: ClassVar[bool] = True
     values: tuple[float, ...]
-    """In increasing order, at least two."""
+    """The numbers in increasing order, at least two."""
 
     def encode(self, source: Array) -> Matrix:
         return source.astype(np.float64)
@@ -109,7 +115,7 @@ class Levels(Kind):
 @final
 @dataclass(frozen=True)
 class Integer(Kind):
-    """Whole numbers with an order between them: rounded and clipped.
+    """Ordered whole numbers. Generated numbers are rounded, and clipped to the range from `low` to `high`.
 
     NOTE[paper]: the reference rounds nothing but terminals.
     """
@@ -128,7 +134,8 @@ class Integer(Kind):
 @final
 @dataclass(frozen=True)
 class Binary(Kind):
-    """Two values, 0 and 1 in the matrix and left unscaled, as the paper leaves terminals."""
+    """A column with two values, `low` and `high`. In the matrix they are 0 and 1 and are not scaled, like terminals in
+    the paper."""
 
     low: float = 0.0
     high: float = 1.0
