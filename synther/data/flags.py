@@ -1,9 +1,9 @@
-"""Flags of observations that thresholds on other columns decide: a door that is open, a heating that is on.
+"""Compute flags of observations that depend on thresholds of other columns: a door is open, a heating is on.
 
-A network makes such a flag with an error of its own, next to the limit and elsewhere. So it is decided by a tree of
-thresholds, like a terminal (termination.py). Either the rest of an observation decides about its flag, on both sides of
-a step. Or observation and action decide about a flag of the next observation; other outcomes then follow from what was
-decided, since a room is heated where the heating is on.
+A flag is a column with two values. A network generates it with errors, near the threshold and elsewhere. So it is
+decided by a decision tree, like a terminal (termination.py). There are two cases. A flag may depend on the rest of its
+own observation, in observation and next observation. Or a flag of the next observation depends on observation and
+action. Other outcomes are then generated given the decided flag: a room gets warmer where the heating is on.
 
 NOTE[paper]: the reference generates flags like other columns.
 """
@@ -30,62 +30,69 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout
 
 MOST_FLAGS = 8
+"""Maximum number of flags for which a tree is fitted."""
 RIGHT = 0.99
-"""Precision and recall of both answers, in rows that a tree does not know, from which it decides about a flag."""
+"""Minimum precision and recall of both answers of a tree, in rows that it was not fitted on."""
 _HERE, _GIVEN, _THERE = "observation", "action", "next_observation"
-_MOST_ROWS = 10_000
+_MOST_ROWS = 10_000  # maximum number of rows that trees are fitted on and judged by
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag of an observation, and what decides about it."""
+    """A flag of an observation, and the decision tree that computes it."""
 
     column: int
     inside: bool
-    """Whether the rest of an observation decides, on both sides; else observation and action do, for the next one."""
+    """True if the flag depends on the rest of its own observation, in observation and next observation. False if a flag
+    of the next observation depends on observation and action."""
     tree: TerminationTree
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The fields in which it is decided."""
+        """The fields in which the flag is computed."""
         return (_HERE, _THERE) if self.inside else (_THERE,)
 
     def inputs(self, widths: Mapping[str, int]) -> list[tuple[str, int]]:
-        """The columns that the tree asks about, of rows with fields of these widths. Those of an observation that
-        decides about itself are given as columns of the next one."""
+        """Return field and column of each input of the tree. `widths` are the numbers of columns of the fields.
+
+        If the flag depends on its own observation, the inputs are named as columns of the next observation.
+        """
         fields = (_THERE,) if self.inside else (_HERE, _GIVEN)
         every = [(field, column) for field in fields for column in range(widths[field])]
         return [every[feature - _first(len(every))] for feature in self.tree.used]
 
     def texts(self, name: Callable[[str, int], str], widths: Mapping[str, int]) -> list[str]:
-        """It in words; `name` is that of a field's column."""
-        told = []
+        """Return a text for each side of the flag. `name` is a function from field and column to the column's name."""
+        texts = []
         for side in self.sides:
-            asked = [name(side if self.inside else field, column) for field, column in self.inputs(widths)]
-            told.append(f"{name(side, self.column)} is decided by {', '.join(asked) or 'nothing'}")
-        return told
+            inputs = [name(side if self.inside else field, column) for field, column in self.inputs(widths)]
+            texts.append(f"{name(side, self.column)} is decided by {', '.join(inputs) or 'nothing'}")
+        return texts
 
     def to_json(self) -> dict[str, Any]:
         return {"column": self.column, "inside": self.inside, "tree": self.tree.to_json()}
 
     @classmethod
     def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Flag:
-        """Of rows whose fields have these kinds."""
-        told = checked(entry, dict[str, Any], "layout.decided")
+        """Read a flag from JSON. `kinds` are the kinds of each field's columns."""
+        options = checked(entry, dict[str, Any], "layout.decided")
         wanted = (("column", int), ("inside", bool), ("tree", dict[str, Any]))
-        column, inside, tree = (checked(told.get(name), kind, f"layout.decided.{name}") for name, kind in wanted)
+        column, inside, tree = (checked(options.get(name), kind, f"layout.decided.{name}") for name, kind in wanted)
         found = cls(column, inside, TerminationTree.from_json(tree))
         widths = {field: sum(kind.source_width for kind in kinds[field]) for field in (_HERE, _GIVEN, _THERE)}
-        asked = widths[_THERE] if inside else widths[_HERE] + widths[_GIVEN]
+        count = widths[_THERE] if inside else widths[_HERE] + widths[_GIVEN]
         sides = (_HERE, _THERE) if inside else (_THERE,)
         is_flag = all(isinstance(by_column(kinds[field]).get(column), Binary) for field in sides)
-        if not is_flag or not all(0 <= feature - _first(asked) < asked for feature in found.tree.used):
-            raise FormatError("layout.decided: expected a column of two values, and a tree that asks about others")
+        if not is_flag or not all(0 <= feature - _first(count) < count for feature in found.tree.used):
+            raise FormatError(
+                f"layout.decided: expected a column of two values and a tree with features from {_first(count)} to "
+                f"{_first(count) + count - 1}, got column {column} and the features {found.tree.used}"
+            )
         return found
 
 
 class Flags:
-    """Decides about flags, in fields (N, W) on a device."""
+    """Computes the flags of rows, on a device."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         after: Any = by_column(layout.next_observation)
@@ -96,26 +103,29 @@ class Flags:
         ]
 
     def put(self, fields: Mapping[str, Tensor]) -> None:
-        """Write what is decided into fields (N, W)."""
+        """Write all flags into `fields`, (N, W) each, in place."""
         for flag, kind, inputs, decide in self._flags:
             for side in flag.sides:
-                asked = [fields[side if flag.inside else field][:, column].double() for field, column in inputs]
+                values = [fields[side if flag.inside else field][:, column].double() for field, column in inputs]
                 flags = fields[side][:, flag.column]
-                answer = decide(torch.stack(asked) if asked else flags.new_empty((0, len(flags))).double())
+                answer = decide(torch.stack(values) if values else flags.new_empty((0, len(flags))).double())
                 flags.fill_(kind.low).masked_fill_(answer, kind.high)
 
     def settle(self, raw: Tensor) -> None:
-        """Put what observation and action decide into raw columns (D, N) in main memory, from which others follow."""
+        """Write the flags that depend on observation and action into the matrix `raw` (D, N), in place.
+
+        `raw` is in main memory and not scaled. Other outcomes are computed from these flags afterwards.
+        """
         matrix = raw.numpy().T
         for flag, _, inputs, decide in self._flags:
             if not flag.inside:
-                asked = [_decoded(self._layout, field, column, matrix) for field, column in inputs]
-                answer = decide(torch.from_numpy(np.stack(asked))).numpy()
+                values = [_decoded(self._layout, field, column, matrix) for field, column in inputs]
+                answer = decide(torch.from_numpy(np.stack(values))).numpy()
                 matrix[:, self._layout.next_columns[flag.column]] = answer
 
 
 def _decoded(layout: Layout, field: str, column: int, matrix: Array) -> NDArray[np.float64]:
-    """A column of a field, from the columns of the layout's matrix that hold it. (N,)"""
+    """Decode one column of a field from rows of the layout's matrix (N, D). (N,)"""
     for place in layout.places:
         if place.field == field and place.source.start <= column < place.source.stop:
             decoded = place.kind.decode(matrix[:, place.matrix])[:, column - place.source.start]
@@ -124,14 +134,14 @@ def _decoded(layout: Layout, field: str, column: int, matrix: Array) -> NDArray[
 
 
 def with_flags(layout: Layout, rows: Transitions) -> Layout:
-    """The same layout, in which trees decide about flags that follow from other columns."""
+    """Return the layout in which decision trees compute the flags that depend on thresholds of other columns."""
     some = rows[:: -(-len(rows) // _MOST_ROWS)]
     here, there = (side.reshape(len(some), -1).astype(np.float64) for side in (some.observation, some.next_observation))
     action = some.action.reshape(len(some), -1).astype(np.float64)
     before, after = by_column(layout.observation), by_column(layout.next_observation)
-    likely = [column for column, kind in after.items() if isinstance(kind, Binary)][:MOST_FLAGS]
+    candidates = [column for column, kind in after.items() if isinstance(kind, Binary)][:MOST_FLAGS]
     found = []
-    for column in likely:
+    for column in candidates:
         kind: Any = after[column]
         flag = there[:, column] == kind.high
         if before[column] == kind:
@@ -142,7 +152,7 @@ def with_flags(layout: Layout, rows: Transitions) -> Layout:
                 found.append(Flag(column, True, tree))
                 continue
         given = np.concatenate([here, action], axis=1)
-        given[:, [place for place, own in before.items() if isinstance(own, Derived)]] = 0.0  # known too late
+        given[:, [place for place, own in before.items() if isinstance(own, Derived)]] = 0.0  # they are computed later
         tree = _tree(given, flag)
         if tree is not None:
             found.append(Flag(column, False, tree))
@@ -152,29 +162,33 @@ def with_flags(layout: Layout, rows: Transitions) -> Layout:
 def _tree(
     features: Array, flag: NDArray[np.bool_], also: tuple[Array, NDArray[np.bool_]] | None = None
 ) -> TerminationTree | None:
-    """A tree that tells the rows with a flag, if it does so in a fifth of the rows too, and in `also`."""
+    """Fit a tree that predicts a `flag` (N,) from `features` (N, F). Returns None if it is not right often enough.
+
+    It is judged by a fifth of the rows, on which it is not fitted, and by the features and flags in `also`.
+    """
     part = len(flag) // 5
-    tree = learn(_asked(features[part:]), truth=flag[part:])
+    tree = learn(_as_rows(features[part:]), truth=flag[part:])
     if tree is None or not _is_right(tree, features[:part], flag[:part]):
         return None
     return tree if also is None or _is_right(tree, *also) else None
 
 
-def _asked(features: Array) -> Transitions:
-    """Rows whose next observations are these features, and that have nothing else."""
+def _as_rows(features: Array) -> Transitions:
+    """Return rows with these features (N, F) as next observations and zeros in all other fields."""
     nothing = np.zeros_like(features)
     return Transitions(nothing, nothing[:, :1], nothing[:, 0], features, np.zeros(len(features), bool))
 
 
 def _first(count: int) -> int:
-    """The number that a tree has for the first of so many features."""
-    return count + 2  # after those of an observation, an action and a reward
+    """Return the number of the first feature in a tree that was fitted on `_as_rows` with `count` features."""
+    return count + 2  # an observation of `count` columns, an action and a reward come before it
 
 
 def _is_right(tree: TerminationTree, features: Array, flag: NDArray[np.bool_]) -> bool:
-    told = tree.decide(_asked(features))
+    """Return whether precision and recall of a tree are at least `RIGHT` for both answers."""
+    decided = tree.decide(_as_rows(features))
     for answer in (False, True):
-        both = np.count_nonzero((told == answer) & (flag == answer))
-        if both < RIGHT * max(np.count_nonzero(told == answer), np.count_nonzero(flag == answer)):
+        both = np.count_nonzero((decided == answer) & (flag == answer))
+        if both < RIGHT * max(np.count_nonzero(decided == answer), np.count_nonzero(flag == answer)):
             return False
     return True

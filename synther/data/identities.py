@@ -1,12 +1,12 @@
-"""Columns that say the same as others: a goal that was reached is a position, shares sum to 1, a goal stays in place.
+"""Find columns that repeat what other columns say: an achieved goal that is the position, or shares that sum to 1.
 
-A network makes each of them with an error of its own, so that they contradict each other. And a regression on columns
-that follow from each other cannot tell which of them an outcome follows from. So the matrix does without them, and rows
-come back with what the others say.
+A network generates each column with an independent error, so such columns would contradict each other. A regression on
+them is collinear: it cannot decide which of them an outcome depends on. So these columns are left out of the matrix.
+For generated rows they are computed from the other columns.
 
-Inside an observation, and likewise inside the next one, a column may be a sum of multiples of others. Or it has a few
-values, one for each value of another column. A column of the next observation may be a copy of one of the observation
-or of the action.
+There are three kinds of identities. A column of an observation may be a linear combination of other columns of the same
+observation. Or it has a few values, one for each value of another column. Both hold in the next observation too. And a
+column of the next observation may be a copy of a column of the observation (a goal that stays in place) or the action.
 
 NOTE[paper]: the reference generates all columns.
 """
@@ -40,16 +40,19 @@ Matrix = NDArray[np.float64]
 FIELDS = ("observation", "action", "next_observation")
 _HERE, _GIVEN, _THERE = FIELDS
 EXACT = 1e-5
-"""Stds of a column that it may be off in the rows that are looked at; ten times as many in all others."""
-_MOST_ROWS, _MOST_COLUMNS = 1 << 12, 512
-_AMPLIFIED = 3.0  # times the error of others that a column may get from them
-_NOTHING = 1e-4  # stds of a column below which another one has no part in it
-_DIGITS = 6  # of weights, if that does
-_MOST_VALUES = 64  # of a column that others are looked up by
-_ANY_FEW = 4  # values, which a network can learn by heart
+"""Maximum error of an identity in the rows of the search, in stds of the column. In all other rows it may be ten times
+as large."""
+_MOST_ROWS, _MOST_COLUMNS = 1 << 12, 512  # maximum number of rows, and of columns, in which identities are searched
+_AMPLIFIED = 3.0  # maximum error of a computed column, relative to the error of its parents, in stds
+_NOTHING = 1e-4  # contributions of a parent below this, in stds of the column, are left out
+_DIGITS = 6  # number of decimals to which weights are rounded, if the identity then is as exact
+_MOST_VALUES = 64  # maximum number of values of a column that is looked up by the value of another
+_ANY_FEW = 4  # with at most this many values, any pairs are accepted, because a network can memorise them
 
 
 class Parent(NamedTuple):
+    """A column that another column is computed from."""
+
     field: str
     column: int
     weight: float
@@ -57,24 +60,26 @@ class Parent(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """A column as a sum of multiples of others, or as other names for the values of one."""
+    """A column that is computed: as a linear combination of its parents, or by looking up the value of one parent."""
 
     field: str
     column: int
     parents: tuple[Parent, ...]
     level: float = 0.0
+    """Constant of the linear combination."""
     values: tuple[tuple[float, float], ...] = ()
-    """Of a column that has another name for each value of its only parent: these, in increasing order, with the names.
-    Empty: it is a sum."""
+    """For a lookup: pairs of a value of the only parent, in increasing order, and the value of this column. Empty for a
+    linear combination."""
 
     def put(self, fields: Mapping[str, Tensor]) -> None:
-        """Write the column into fields (N, W)."""
+        """Compute the column and write it into `fields`, (N, W) each, in place."""
         if self.values:
             ((field, column, _),) = self.parents
             given = fields[field][:, column].double()
             own = torch.full_like(given, self.values[0][1])
-            for (before, _), (at, name) in pairwise(self.values):  # no tables: a GPU cannot take them from main memory
-                own.masked_fill_(given > (before + at) / 2, name)
+            # No tensor of values here: in a captured CUDA graph nothing can be copied from main memory.
+            for (before, _), (at, value) in pairwise(self.values):
+                own.masked_fill_(given > (before + at) / 2, value)
             fields[self.field][:, self.column] = own.to(fields[self.field].dtype)
             return
         if self.is_copy:
@@ -89,39 +94,45 @@ class Identity:
 
     @property
     def is_copy(self) -> bool:
+        """Whether the column equals its only parent."""
         return len(self.parents) == 1 and self.parents[0].weight == 1.0 and self.level == 0.0 and not self.values
 
     def text(self, name: Callable[[str, int], str]) -> str:
-        """It in words; `name` is that of a field's column."""
+        """Return the identity as text. `name` is a function from field and column to the name of the column."""
         if self.values:
             return f"{name(self.field, self.column)} follows from {name(self.parents[0].field, self.parents[0].column)}"
-        told = written_sum([(parent.weight, name(parent.field, parent.column)) for parent in self.parents], self.level)
-        return f"{name(self.field, self.column)} = {told}"
+        parts = [(parent.weight, name(parent.field, parent.column)) for parent in self.parents]
+        return f"{name(self.field, self.column)} = {written_sum(parts, self.level)}"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "parents": [list(parent) for parent in self.parents]}
 
     @classmethod
     def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Identity:
-        """Of rows whose fields have these kinds."""
-        told = {**checked(entry, dict[str, Any], "layout.identities")}
-        parents = checked(told.pop("parents", None), list[tuple[str, int, float]], "layout.identities.parents")
-        found: Identity = checked({**told, "parents": []}, cls, "layout.identities")
+        """Read an identity from JSON. `kinds` are the kinds of each field's columns."""
+        options = {**checked(entry, dict[str, Any], "layout.identities")}
+        parents = checked(options.pop("parents", None), list[tuple[str, int, float]], "layout.identities.parents")
+        found: Identity = checked({**options, "parents": []}, cls, "layout.identities")
         found = replace(found, parents=tuple(Parent(*parent) for parent in parents))
         finite((found.level, *(parent.weight for parent in found.parents)), "layout.identities")
         widths = {field: sum(kind.source_width for kind in kinds[field]) for field in FIELDS}
         places = [(found.field, found.column), *((parent.field, parent.column) for parent in found.parents)]
         if not all(field in FIELDS and 0 <= column < widths[field] for field, column in places):
-            raise FormatError("layout.identities: expected columns of observations and actions")
+            raise FormatError(
+                f"layout.identities: expected columns of fields with these widths: {widths}, got {places}"
+            )
         if found.values:
             finite(tuple(number for pair in found.values for number in pair), "layout.identities")
             if len(found.parents) != 1 or (np.diff([at for at, _ in found.values]) <= 0).any():
-                raise FormatError("layout.identities: expected increasing values of one column")
+                raise FormatError(
+                    f"layout.identities: expected one parent and its values in increasing order, got "
+                    f"{len(found.parents)} parents and the values {[at for at, _ in found.values]}"
+                )
         return found
 
 
 def written_sum(parts: Sequence[tuple[float, str]], level: float) -> str:
-    """A sum of multiples as people write it: "1 - x + 0.5 y"."""
+    """Return a constant plus a weighted sum as text, such as "1 - x + 0.5 y"."""
     every = [*([(level, "")] if level or not parts else []), *parts]
     texts = [f"{abs(weight):.6g}" if not name or abs(weight) != 1 else "" for weight, name in every]
     signs = ["-" if weight < 0 else "+" for weight, _ in every]
@@ -133,7 +144,7 @@ def written_sum(parts: Sequence[tuple[float, str]], level: float) -> str:
 
 
 def with_identities(layout: Layout, rows: Transitions) -> Layout:
-    """The same layout, without columns that follow from others."""
+    """Return the layout in which columns that can be computed from others are `Derived`."""
     some = rows[:: -(-len(rows) // _MOST_ROWS)]
     arrays = {field: values.reshape(len(some), -1).astype(np.float64) for field, values in _sides(some).items()}
     width = arrays[_HERE].shape[1]
@@ -147,12 +158,12 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     inside = _inside(states, free, special)
     same = [replace(one, field=_THERE, parents=_moved(one.parents)) for one in inside]
     known = {one.column for one in inside}
-    still = {
+    may_be_copies = {
         column for column, kind in by_column(layout.next_observation).items() if isinstance(kind, _NUMBERS)
     } - known
-    found = _holding([*inside, *_copies(arrays, still), *same], rows)
+    found = _holding([*inside, *_copies(arrays, may_be_copies), *same], rows)
     both = {one.column for one in found if one.field == _HERE} & {one.column for one in found if one.field == _THERE}
-    lost = {one.column for one in inside} - both  # a rule has to hold on both sides
+    lost = {one.column for one in inside} - both  # has to hold in observation and next observation
     found = [*_looked_up(layout, states, rows), *(one for one in found if one.column not in lost)]
     if not found:
         return layout
@@ -171,28 +182,30 @@ _FEW = (Levels, Codebook, Binary)
 
 
 def _sides(rows: Transitions) -> dict[str, Array]:
+    """Return observations, actions and next observations by field."""
     return {field: getattr(rows, field) for field in FIELDS}
 
 
 def _moved(parents: Sequence[Parent]) -> tuple[Parent, ...]:
+    """Return the same parents in the next observation."""
     return tuple(parent._replace(field=_THERE) for parent in parents)
 
 
 def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]:
-    """The columns of `states` (N, W) that follow from others in all rows, in an order in which they can be computed.
+    """Return the columns of `states` (N, W) that are linear combinations of others, in an order to compute them in.
 
-    Only `free` columns may be left out. Of columns that follow from each other the last one is left out. One with
-    `special` values stays if it can, because a sum would miss these values. A small difference of large columns always
-    stays, because their errors are large beside it.
+    Only `free` columns are computed. In a set of dependent columns, the last one is. Columns with spikes (`special`)
+    are kept if possible, because a sum would miss the exact value of a spike. A small difference of large columns is
+    always kept, because the errors of the large columns are large compared with it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = states.mean(0), states.std(0)
     kept: list[int] = []
-    basis = np.empty((0, len(states)))  # orthonormal, of the columns that are kept
+    basis = np.empty((0, len(states)))  # orthonormal basis of the kept columns
     found: list[Identity] = []
     for column in range(states.shape[1]):
         if not 0 < std[column] < np.inf or states[:, column].min() == states[:, column].max():
-            continue  # the mean of equal numbers is rounded
+            continue  # the std of equal numbers may be above 0, because their mean is rounded
         own = (states[:, column] - mean[column]) / std[column]
         left = own - basis.T @ (basis @ own)
         left -= basis.T @ (basis @ left)
@@ -203,8 +216,8 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
         follows = _rule(states, column, kept, std)
         if follows is None:
             continue
-        able = [one for one in (column, *(parent.column for parent in follows.parents)) if one in free]
-        for one in sorted(able, key=lambda one: (one in special and not follows.is_copy, one != column, -one)):
+        candidates = [one for one in (column, *(parent.column for parent in follows.parents)) if one in free]
+        for one in sorted(candidates, key=lambda one: (one in special and not follows.is_copy, one != column, -one)):
             others = [*(other for other in kept if other != one), column] if one != column else kept
             rule = follows if one == column else _rule(states, one, others, std)
             if rule is not None and _amplifies(rule, std) <= _AMPLIFIED:
@@ -215,7 +228,11 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
 
 
 def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Identity | None:
-    """A column as a sum of multiples of kept columns: as few of them as possible, with rounded weights if these do."""
+    """Return a column of `states` (N, W) as a linear combination of `kept` columns. None if it is not exact enough.
+
+    `std` (W,) are the stds of the columns. Columns with tiny weights are left out. Weights are rounded if the
+    combination is still exact.
+    """
     parents, own = list(kept), states[:, column]
     while True:
         known = np.column_stack([states[:, parents] / std[parents], np.ones(len(states))])
@@ -237,40 +254,45 @@ def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Iden
 
 
 def _amplifies(rule: Identity, std: Matrix) -> float:
+    """Return how many times as large the error of a computed column may be as that of its parents, in stds."""
     return sum(abs(one.weight) * float(std[one.column]) for one in rule.parents) / float(std[rule.column])
 
 
 def _looked_up(layout: Layout, states: Matrix, rows: Transitions) -> list[Identity]:
-    """The columns of a few values each whose value tells that of an earlier column, and the other way round, in all
-    rows and on both sides. `states` is a sample, for a first look.
+    """Return the columns of few values that map one to one to an earlier column, in observation and next observation.
 
-    A column that follows from another one, but not the other way round, stays: outcomes may follow from its numbers.
-    The two coordinates of a few goals stay as well, because no line leads from one to the other.
+    The mapping must hold in all rows. `states` (N, W) is a sample for a first check. A column is kept if the mapping
+    works in one direction only, because outcomes may depend on its numbers. The two coordinates of a few goals are kept
+    too, because they are not on a line.
     """
     few = {column: kind for column, kind in by_column(layout.observation).items() if isinstance(kind, _FEW)}
     kept: dict[int, tuple[NDArray[np.int64], int]] = {}
     found: list[Identity] = []
-    for own in (column for column, kind in few.items() if kind.source_width == 1):
-        values, codes = np.unique(states[:, own], return_inverse=True)
+    for column in (column for column, kind in few.items() if kind.source_width == 1):
+        values, codes = np.unique(states[:, column], return_inverse=True)
         same = [
             other
-            for other, (theirs, count) in kept.items()
-            if count == len(values) and len(np.unique(theirs * count + codes)) == count
+            for other, (other_codes, count) in kept.items()
+            if count == len(values) and len(np.unique(other_codes * count + codes)) == count
         ]
-        pairs = _pairs(rows, same[0], own) if same else ()
-        if pairs and all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True)) and _on_a_line(pairs):
-            found += [Identity(side, own, (Parent(side, same[0], 0.0),), 0.0, pairs) for side in (_HERE, _THERE)]
+        pairs = _pairs(rows, same[0], column) if same else ()
+        is_one_to_one = bool(pairs) and all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True))
+        if is_one_to_one and _on_a_line(pairs):
+            found += [Identity(side, column, (Parent(side, same[0], 0.0),), 0.0, pairs) for side in (_HERE, _THERE)]
         elif 1 < len(values) <= _MOST_VALUES:
-            kept[own] = codes, len(values)
+            kept[column] = codes, len(values)
     return found
 
 
 def _on_a_line(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether all pairs but one lie on a line: that one may say that there is nothing. Any four are few enough."""
+    """Return whether all pairs except one lie on a line. The exception may stand for "nothing there".
+
+    Up to `_ANY_FEW` pairs always pass.
+    """
     points = np.array(pairs)
     if len(points) <= _ANY_FEW:
         return True
-    with np.errstate(all="ignore"):  # of numbers too large to be squared, nothing is known
+    with np.errstate(all="ignore"):  # squares of huge numbers overflow, and the comparison is then False
         for left_out in range(len(points)):
             some = np.delete(points, left_out, axis=0)
             at, own = ((some - some.mean(0)) / some.std(0)).T
@@ -280,7 +302,10 @@ def _on_a_line(pairs: Sequence[tuple[float, float]]) -> bool:
 
 
 def _pairs(rows: Transitions, *columns: int) -> tuple[tuple[float, float], ...]:
-    """The different pairs of values that two columns of the states have, in order; none where they are many."""
+    """Return the distinct pairs of values of two columns of observations and next observations, in order.
+
+    Returns no pairs if there are more than `_MOST_VALUES`.
+    """
     pairs = np.empty((0, 2))
     for chunk in rows.chunks(1 << 16):
         for side in (chunk.observation, chunk.next_observation):
@@ -291,7 +316,7 @@ def _pairs(rows: Transitions, *columns: int) -> tuple[tuple[float, float], ...]:
 
 
 def _copies(arrays: Mapping[str, Matrix], free: set[int]) -> list[Identity]:
-    """The `free` columns of the next observation that equal a column of the observation or of the action."""
+    """Return identities for the `free` columns of the next observation that equal a column of observation or action."""
     sources: dict[bytes, tuple[str, int]] = {}
     for field in (_GIVEN, _HERE):
         for column, values in enumerate(arrays[field].T):
@@ -306,7 +331,7 @@ def _copies(arrays: Mapping[str, Matrix], free: set[int]) -> list[Identity]:
 
 
 def _holding(found: Sequence[Identity], rows: Transitions) -> list[Identity]:
-    """Those that hold in all rows."""
+    """Return those identities that hold in all rows."""
     held = list(found)
     for chunk in rows.chunks(1 << 16) if held else ():
         sides = {field: values.reshape(len(chunk), -1) for field, values in _sides(chunk).items()}
@@ -315,9 +340,10 @@ def _holding(found: Sequence[Identity], rows: Transitions) -> list[Identity]:
 
 
 def _holds(one: Identity, sides: Mapping[str, Array]) -> bool:
-    own = sides[one.field][:, one.column].astype(np.float64)  # squares of large float32 numbers are infinite
+    """Return whether a linear combination holds in all rows with these fields, (N, W) each."""
+    own = sides[one.field][:, one.column].astype(np.float64)  # float32 would overflow in squares of large numbers
     if one.is_copy:
         ((field, column, _),) = one.parents
         return bool((own == sides[field][:, column]).all())
-    told = sum(parent.weight * sides[parent.field][:, parent.column].astype(np.float64) for parent in one.parents)
-    return bool(np.abs(told + one.level - own).max() <= 10 * EXACT * own.std())
+    total = sum(parent.weight * sides[parent.field][:, parent.column].astype(np.float64) for parent in one.parents)
+    return bool(np.abs(total + one.level - own).max() <= 10 * EXACT * own.std())

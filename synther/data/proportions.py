@@ -1,9 +1,9 @@
-"""Columns whose changes are in proportion to them: prices, concentrations, distances to a far star.
+"""Find columns with changes in proportion to their values, such as prices or concentrations, and take their logarithms.
 
-A step of 5 % is 0.05 at a price of 1 and 50 at one of 1,000. Beside the larger steps a network does not see the smaller
-ones, and makes them hundreds of times too large. So the matrix has the logarithms of such columns.
+A change of 5 % is 0.05 at a price of 1, and 50 at a price of 1,000. A network that sees both on the same scale
+generates the small changes hundreds of times too large. So the matrix holds the logarithms of such columns.
 
-NOTE[paper]: the reference takes them for plain numbers.
+NOTE[paper]: the reference treats such columns as plain numbers.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from synther.data.inference import Profile, Steps
 from synther.data.kind import Array, Kind, first_columns
 from synther.data.numbers import Continuous, Logarithmic
 
-_RANGE = 20.0  # times, that the largest hundredth is the smallest one
-_GROUPS, _FEWEST = 8, 50  # of rows, by the value before a step, and rows in each
-_UNEVEN = 8.0  # times, that changes in one group are those in another
-_EVENER = 4.0  # times, that relative changes are alike
-_BEYOND = 10.0  # times the values seen that may be generated
+_RANGE = 20.0  # minimum ratio of the 99 % quantile of a column to its 1 % quantile
+_GROUPS, _FEWEST = 8, 50  # number of groups of rows by value before a step, and minimum mean number of rows in each
+_UNEVEN = 8.0  # minimum ratio of the spread of changes in one group to that in another
+_EVENER = 4.0  # that ratio must be this many times the same ratio of relative changes
+_BEYOND = 10.0  # generated values may be this many times above the highest value seen, or below the lowest
 
 
-def find_logarithmic(found: tuple[Kind, ...], told: Steps, seen: Profile) -> tuple[Kind, ...]:
-    """The kinds `found` of observations, columns whose changes are in proportion to them as such."""
+def find_logarithmic(found: tuple[Kind, ...], steps: Steps, seen: Profile) -> tuple[Kind, ...]:
+    """Return the kinds of observations, in which columns with proportional changes became `Logarithmic`.
+
+    `found` are the kinds so far, `steps` is a sample of steps, and `seen` has the range of each column.
+    """
     better: list[Kind] = []
     for column, kind in zip(first_columns(found), found, strict=True):
         low, high = seen.span(column)
         positive = isinstance(kind, Continuous) and low > 0 and bool(np.isfinite([1 / low, _BEYOND * high]).all())
-        if positive and _is_proportional(told.before[:, column], told.after[:, column]):
+        if positive and _is_proportional(steps.before[:, column], steps.after[:, column]):
             kind = Logarithmic(low / _BEYOND, high * _BEYOND)
         better.append(kind)
     return tuple(better)
 
 
 def _is_proportional(before: Array, after: Array) -> bool:
+    """Return whether the changes from `before` (N,) to `after` (N,) are in proportion to `before`."""
     smallest, largest = np.quantile(before, [0.01, 0.99])
     if len(before) < _GROUPS * _FEWEST or largest < _RANGE * smallest:
         return False
@@ -43,7 +47,7 @@ def _is_proportional(before: Array, after: Array) -> bool:
 
 
 def _unevenness(change: Array, groups: list[Array]) -> float:
-    """How many times as far changes spread in one group as in another."""
+    """Return the largest interquartile range of the changes in a group, divided by the smallest one."""
     spread = [float(np.subtract(*np.quantile(change[group], [0.75, 0.25]))) for group in groups]
     least = 1e-9 * max(spread)
     return max(spread) / max(min(spread), least) if max(spread) > 0 else 1.0

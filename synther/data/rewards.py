@@ -1,12 +1,14 @@
-"""Rewards that follow from the rest of a row by a formula: a cost of squares, a distance, a price times an amount.
+"""Find a formula for the reward in the rest of a row, such as a quadratic cost, a distance, or price times amount.
 
-A line in the columns does not tell such a reward, and a network only learns it to some error. So a formula is looked
-for: a sum of columns, products of two of them, lengths of neighbouring columns, distances between such, and squares of
-angles. It is found term by term, the one first that explains the most. Where it leaves next to nothing of what a line
-leaves, the matrix has what it leaves in place of the reward. Rows come back with what the formula says about each of
-them, so that rewards fit their rows.
+A linear regression does not explain such a reward, and a network learns it only approximately. The formula is a
+weighted sum of terms: columns, products of two columns, lengths of neighbouring columns (as one vector), distances
+between two such vectors, and squares of angles. Terms are chosen greedily, the one that explains most first. A formula
+is used if it explains nearly all that a linear regression leaves. Then the matrix holds the residual of the formula
+instead of the reward, and the formula is evaluated on each generated row. So generated rewards fit their rows.
 
-A formula that explains only a part is worse than none: the network would have to undo its bends.
+A formula that explains only a part is worse than none, because the network would have to undo its nonlinearity.
+
+Read `Formula` and `Term`, then `with_formula`, and `_found` for the search.
 
 NOTE[paper]: the reference generates the reward like any other column.
 """
@@ -36,44 +38,52 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout
 
 LEAVES = 0.04
-"""Share of the variance which a line leaves that a formula may leave of it, in rows that it was not fitted on."""
+"""A formula may leave at most this share of the variance that a linear regression leaves, in held-out rows."""
 EXACT = 1e-3
-"""Stds of the reward that all rows but one in a thousand are near enough, for a formula to tell a reward's special
-values too."""
+"""For a reward with spikes, a formula must be this exact in 999 of 1,000 rows, in stds of the reward."""
 ALL_OFF = 2e-5
-"""Stds of the reward that no row may be off, for nothing to be left of it: the matrix then has no reward."""
-_DIGITS = 3, 6  # that weights are written with, if that does
-_NO_MORE = 1e-6  # share of the variance of a reward which, where a line leaves no more, no formula is needed for
+"""If no row is off by more than this, in stds of the reward, the formula is the reward. The matrix then has no column
+for it."""
+_DIGITS = 3, 6  # significant digits to which weights are rounded: the first that leaves the formula exact in all rows
+_NO_MORE = 1e-6  # a regression that leaves at most this share of the reward's variance needs no formula
 _CHUNK = 1 << 16
-_MOST_ROWS, _TRIED = 1 << 15, 1 << 12  # that a formula is fitted on, and that its terms are chosen in
-_TOGETHER = 64  # terms that are computed at a time: they stay in the cache
-_WIDEST = 256  # inputs up to which a formula is looked for
-_MOST_INPUTS = 32  # columns of a field that terms are made of
-_MOST_TERMS, _ADDS, _LOSES = 64, 0.01, 1e-3  # terms, and what each has to explain of what those before it leave
-_ERROR, _STEADY = 0.01, 0.1  # stds of a column that each is moved by, and of the reward that it may then change
-_LONGEST = 3  # neighbouring columns of a length
-_MOST_VALUES = 32  # of an action without an order
+_MOST_ROWS = 1 << 15  # maximum number of rows that a formula is fitted on
+_TRIED = 1 << 12  # maximum number of rows in which its terms are chosen
+_TOGETHER = 64  # number of terms that are computed at a time, so that they stay in the cache
+_WIDEST = 256  # maximum number of inputs for which a formula is searched
+_MOST_INPUTS = 32  # maximum number of columns of a field that terms are made of
+_MOST_TERMS = 64  # maximum number of nonlinear terms
+_ADDS = 0.01  # minimum share that a term has to explain of the variance that earlier terms leave
+_LOSES = 1e-3  # terms are dropped if the residual variance grows by less than this share without them
+_ERROR, _STEADY = 0.01, 0.1  # if each column is off by 0.01 of its std, the reward may be off by 0.1 of its std
+_LONGEST = 3  # maximum number of neighbouring columns of a length
+_MOST_VALUES = 32  # an action with more unordered values is a single input
 
 
 class Input(NamedTuple):
-    """A column of a row."""
+    """A column of a row that a formula uses."""
 
     field: str
     column: int
     value: float | None = None
-    """1 where the column has this value and else 0; None: the column itself."""
+    """If given, the input is 1 in rows where the column has this value, else 0. If None, it is the column itself."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A figure of some inputs, less the same figure of some others."""
+    """A figure of some inputs, such as their product, minus the same figure of other inputs if `minus` is given.
+
+    The figures are: a column; the product of two columns; the length of a vector of columns; the distance between two
+    vectors (the first and the second half of the inputs); and the square of the angle with this cosine and sine.
+    Columns and products are computed from inputs minus their means.
+    """
 
     name: Literal["column", "product", "length", "distance", "angle"]
     inputs: tuple[int, ...]
     minus: tuple[int, ...] = ()
 
     def text(self, names: Sequence[str], mean: Sequence[float]) -> str:
-        """It in words, of inputs with these names and means."""
+        """Return the term as text, for inputs with these names and means."""
 
         def about(place: int) -> str:
             return f"({names[place]} - {mean[place]:.6g})" if mean[place] else names[place]
@@ -93,16 +103,19 @@ class Term:
         return f"({written(self.inputs)} - {written(self.minus)})" if self.minus else written(self.inputs)
 
     def of(self, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float]) -> Tensor:
-        """It in rows with these inputs (C, N), of these means. (N,)
+        """Return the term in rows with these `inputs` (C, N), where the inputs have these means. (N,)
 
-        No tensor is made of numbers here: on a GPU this is part of captured work.
+        This creates no tensor from Python numbers, because on a GPU it runs inside a captured CUDA graph.
         """
         found = _figure(self.name, self.inputs, inputs, mean)
         return found - _figure(self.name, self.minus, inputs, mean) if self.minus else found
 
 
 def _figure(name: str, places: Any, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float] | Tensor) -> Tensor:
-    """A figure of the inputs at these places, each of which may be a tensor: the places of many figures."""
+    """Return the figure `name` of the inputs at these `places`.
+
+    A place may also be a tensor of T places. Then T figures are computed together.
+    """
     first = inputs[places[0]]
     if name == "column":
         return first - mean[places[0]]
@@ -110,51 +123,55 @@ def _figure(name: str, places: Any, inputs: Sequence[Tensor] | Tensor, mean: Seq
         return (first - mean[places[0]]) * (inputs[places[1]] - mean[places[1]])
     if name == "angle":
         return torch.atan2(inputs[places[1]], first).square()
-    apart = [inputs[place] for place in places]
+    vector = [inputs[place] for place in places]
     if name == "distance":
         half = len(places) // 2
-        apart = [one - other for one, other in zip(apart[:half], apart[half:], strict=True)]
-    return torch.stack(apart).square().sum(0).sqrt()
+        vector = [one - other for one, other in zip(vector[:half], vector[half:], strict=True)]
+    return torch.stack(vector).square().sum(0).sqrt()
 
 
 def _values_of(terms: Sequence[Term], raw: Tensor, mean: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """Terms in rows with these inputs (C, N), of these means. (T, N) There are thousands: those of one shape are
-    computed together."""
-    found, about = raw.new_empty((len(terms), raw.shape[1]), dtype=dtype), raw.new_tensor(mean)[:, None]
+    """Return the values of all terms in rows with the inputs `raw` (C, N), which have these means. (T, N)
+
+    There may be thousands of terms, so terms of the same shape are computed together.
+    """
+    found, means = raw.new_empty((len(terms), raw.shape[1]), dtype=dtype), raw.new_tensor(mean)[:, None]
     shapes: dict[tuple[str, int, int], list[int]] = {}
     for place, term in enumerate(terms):
         shapes.setdefault((term.name, len(term.inputs), len(term.minus)), []).append(place)
     for (name, _, minus), places in shapes.items():
         for start in range(0, len(places), _TOGETHER):
-            own = places[start : start + _TOGETHER]
-            values = _figure(name, torch.tensor([terms[place].inputs for place in own]).T, raw, about)
+            batch = places[start : start + _TOGETHER]
+            values = _figure(name, torch.tensor([terms[place].inputs for place in batch]).T, raw, means)
             if minus:
-                values -= _figure(name, torch.tensor([terms[place].minus for place in own]).T, raw, about)
-            found[own] = values.to(dtype)
+                values -= _figure(name, torch.tensor([terms[place].minus for place in batch]).T, raw, means)
+            found[batch] = values.to(dtype)
     return found
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A reward, as far as the rest of a row tells it."""
+    """A formula for the reward: `level` plus a weighted sum of terms."""
 
     inputs: tuple[Input, ...]
     mean: tuple[float, ...]
-    """Of each input."""
+    """Mean of each input, subtracted in columns and products."""
     terms: tuple[Term, ...]
     weights: tuple[float, ...]
+    """Weight of each term."""
     level: float
+    """Constant of the formula."""
 
     def __call__(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """The reward of rows with these fields (N, W), in float64. (N,)"""
+        """Compute the reward of rows with these fields, (N, W) each, in float64. (N,)"""
         inputs = [_values(one, fields) for one in self.inputs]
-        told = torch.full_like(inputs[0], self.level)
+        reward = torch.full_like(inputs[0], self.level)
         for term, weight in zip(self.terms, self.weights, strict=True):
-            told += weight * term.of(inputs, self.mean)
-        return told
+            reward += weight * term.of(inputs, self.mean)
+        return reward
 
     def text(self, name: Callable[[str, int], str]) -> str:
-        """It in words; `name` is that of a field's column."""
+        """Return the formula as text. `name` is a function from field and column to the name of the column."""
         names = [
             name(one.field, one.column) if one.value is None else f"[{name(one.field, one.column)} = {one.value:g}]"
             for one in self.inputs
@@ -163,7 +180,10 @@ class Formula:
         return written_sum([(weight, term.text(names, self.mean)) for weight, term in parts], self.level)
 
     def rounded(self, digits: int, std: float) -> Formula:
-        """The same with numbers of so many digits, and y instead of x + (y - x), for rewards of this std."""
+        """Return the formula with weights of so many significant digits, for rewards with this `std`.
+
+        Differences are also merged where this saves terms: x + (y - x) becomes y.
+        """
         weights = {term: float(f"{weight:.{digits}g}") for term, weight in zip(self.terms, self.weights, strict=True)}
         whole: dict[Term, float] = {}
         for term, weight in weights.items():
@@ -177,12 +197,12 @@ class Formula:
         return replace(self, terms=tuple(parts), weights=tuple(parts.values()), level=level).narrowed()
 
     def written(self, std: float) -> Iterator[Formula]:
-        """The same with numbers of few digits, then of more, and then as it is, for rewards of this std."""
+        """Yield the formula with weights of few digits, of more digits, and unchanged, for rewards of this std."""
         yield from (self.rounded(digits, std) for digits in _DIGITS)
         yield self
 
     def narrowed(self) -> Formula:
-        """The same with no other inputs than those of its terms."""
+        """Return the same formula without inputs that no term uses."""
         used = sorted({place for term in self.terms for place in (*term.inputs, *term.minus)})
         now = {place: rank for rank, place in enumerate(used)}
         terms = tuple(
@@ -201,29 +221,39 @@ class Formula:
 
     @classmethod
     def from_json(cls, entry: Any, widths: Mapping[str, int]) -> Formula:
-        """Of rows whose fields have these widths."""
-        told = {**checked(entry, dict[str, Any], "layout.formula")}
-        inputs = checked(told.pop("inputs", None), list[tuple[str, int, float | None]], "layout.formula.inputs")
-        found: Formula = checked({**told, "inputs": []}, cls, "layout.formula")
+        """Read a formula from JSON. `widths` are the numbers of columns of the fields."""
+        options = {**checked(entry, dict[str, Any], "layout.formula")}
+        inputs = checked(options.pop("inputs", None), list[tuple[str, int, float | None]], "layout.formula.inputs")
+        found: Formula = checked({**options, "inputs": []}, cls, "layout.formula")
         found = replace(found, inputs=tuple(Input(*one) for one in inputs))
         finite((*found.mean, *found.weights, found.level), "layout.formula")
         known = all(one.field in FIELDS and 0 <= one.column < widths[one.field] for one in found.inputs)
         if not known or len(found.mean) != len(found.inputs) or len(found.weights) != len(found.terms):
-            raise FormatError("layout.formula: expected columns of the rows, and a weight of each term")
+            raise FormatError(
+                f"layout.formula: expected inputs that are columns of {', '.join(FIELDS)}, a mean of each input and a "
+                f"weight of each term, got {len(found.inputs)} inputs, {len(found.mean)} means, {len(found.terms)} "
+                f"terms and {len(found.weights)} weights"
+            )
         for term in found.terms:
             sizes = {"column": (1,), "product": (2,), "angle": (2,), "distance": (2, 4, 6)}.get(term.name, (1, 2, 3))
             used = (*term.inputs, *term.minus)
             if len(term.inputs) not in sizes or len(term.minus) not in (0, len(term.inputs)):
-                raise FormatError(f"layout.formula: a {term.name} of {len(term.inputs)} columns")
+                raise FormatError(
+                    f"layout.formula: expected a {term.name} of {' or '.join(map(str, sizes))} inputs, and as many in "
+                    f"minus or none, got {len(term.inputs)} inputs and {len(term.minus)} in minus"
+                )
             if not all(0 <= one < len(found.inputs) for one in used):
-                raise FormatError(f"layout.formula: expected inputs from 0 to {len(found.inputs) - 1}")
+                raise FormatError(
+                    f"layout.formula: expected terms with inputs from 0 to {len(found.inputs) - 1}, got {used}"
+                )
         return found
 
 
 def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
-    """The same layout without a reward that is no plain number, such as a count, if a formula gives that of every row.
+    """Return the layout without a reward column if a formula computes the reward of every row exactly.
 
-    A line is such a formula too: no regression tells rewards of a few values.
+    This is for rewards that are not continuous, such as a count. The formula may also be linear, because the regression
+    in residuals.py is not made for rewards of a few values.
     """
     (kind,) = layout.reward
     if isinstance(kind, (Continuous, Spiked)):
@@ -233,18 +263,23 @@ def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
     if formula is None:
         return layout
     for written in formula.written(float(some.reward.std())):
-        told = (written(as_fields(chunk.arrays())).numpy().astype(rows.reward.dtype) for chunk in rows.chunks(_CHUNK))
-        if all((own == chunk.reward).all() for own, chunk in zip(told, rows.chunks(_CHUNK), strict=True)):
+        computed = (
+            written(as_fields(chunk.arrays())).numpy().astype(rows.reward.dtype) for chunk in rows.chunks(_CHUNK)
+        )
+        if all((own == chunk.reward).all() for own, chunk in zip(computed, rows.chunks(_CHUNK), strict=True)):
             return replace(layout, reward=(Derived(),), formula=written)
     return layout
 
 
 def with_formula(layout: Layout, rows: Transitions) -> Layout:
-    """The same layout, with what a formula leaves of the reward in place of it, if there is one."""
+    """Return the layout in which the residual of a formula replaces the reward, if a formula is found.
+
+    If the formula is exact in all rows, there is no reward column at all.
+    """
     (kind,) = layout.reward
     if not isinstance(kind, (Continuous, Spiked)):
         return layout
-    if layout.at_end is not None and len(layout.at_end.values) > 1:  # which the matrix has to tell from each other
+    if layout.at_end is not None and len(layout.at_end.values) > 1:  # the reward column decides between these values
         return layout
     if layout.at_end is not None:
         rows = rows[~rows.terminal]
@@ -263,28 +298,33 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
 
 
 def _paid(layout: Layout, rows: Transitions) -> NDArray[np.float64]:
-    """Rewards without what a terminal row has more."""
+    """Return the rewards, minus the layout's `terminal_reward` in terminal rows. (N,)"""
     return np.asarray(rows.reward.astype(np.float64) - layout.terminal_reward * rows.terminal)
 
 
 def _off(formula: Formula, rows: Transitions, reward: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the absolute error of a formula in each row. (N,)"""
     return np.asarray(np.abs(reward - formula(as_fields(rows.arrays())).numpy()))
 
 
 def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:
-    """What a formula takes, of arrays in main memory."""
+    """Return the fields of rows as tensors (N, W) of float64, which `Formula` takes, from arrays in main memory."""
     return {
         field: torch.from_numpy(sources[field].reshape(len(sources[field]), -1).astype(np.float64)) for field in FIELDS
     }
 
 
 def _values(one: Input, fields: Mapping[str, Tensor]) -> Tensor:
+    """Return the values of an input in rows with these fields. (N,)"""
     column = fields[one.field][:, one.column].double()
     return column if one.value is None else (column == one.value).double()
 
 
 def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, lines: bool = False) -> Formula | None:
-    """The formula of some rows, fitted on every second one and judged by the others. With `lines` it may be a line."""
+    """Search a formula for the `reward` (N,) of some rows. Returns None if none is good enough.
+
+    It is fitted to every second row and judged by the others. With `lines` it may be linear.
+    """
     std, fields = float(reward.std()), as_fields(rows.arrays())
     inputs = _inputs(layout, fields)
     few = len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS)
@@ -294,10 +334,10 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     places = {one: place for place, one in enumerate(inputs)}
     last = {Input("next_observation", one.column): place for one, place in places.items() if one.field == "observation"}
     paired = [last.get(one, place) for place, one in enumerate(inputs)]
-    mean = raw.mean(1)[paired].tolist()  # one for the same quantity at two moments, so that differences have none
+    mean = raw.mean(1)[paired].tolist()  # observation and next observation share one mean: it cancels in differences
     y = torch.from_numpy(reward / std)
-    # A next observation enters as the change since the last one: the two are nearly the same. Values of an action
-    # enter as what is paid more for them than for the most frequent one.
+    # Linear terms: a next observation enters as its change, because it is nearly equal to the observation. The most
+    # frequent value of a discrete action gets no term, so the weights of the others are relative to it.
     usual = {}
     for place in sorted(range(len(inputs)), key=lambda place: float(raw[place].mean())):
         if inputs[place].value is not None:
@@ -323,7 +363,7 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
         return None
     zero = [0.0] * len(mean)
     plain = _Fit(_Table(terms, _values_of(terms, raw, zero, raw.dtype), y)).pruned()
-    if plain.left <= max(1.1 * fit.left, _NO_MORE):  # it reads better, unless columns are huge
+    if plain.left <= max(1.1 * fit.left, _NO_MORE):  # a formula without means is easier to read
         fit, mean = plain, zero
     formula = Formula(
         tuple(inputs), tuple(mean), tuple(fit.terms), tuple((fit.weights * std).tolist()), fit.level * std
@@ -333,8 +373,11 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
 
 
 def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bool:
-    """Whether small errors of observation, action and step make small errors of the reward only. Columns that follow
-    from each other can have large weights that cancel, until one of them is a little off."""
+    """Return whether small errors of observation, action and step cause only small errors of the reward.
+
+    Collinear columns can have large weights that cancel in real rows. In generated rows, which have small errors, they
+    would not cancel.
+    """
     draw = torch.Generator().manual_seed(0)
 
     def moved(values: Tensor) -> Tensor:
@@ -349,42 +392,52 @@ def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bo
 
 
 class _Table:
-    """Terms in rows. Half of the rows are for least squares, every second one, and the others judge it."""
+    """Values of terms in rows, and their moments for least squares. Fits use every second row; the others judge."""
 
     def __init__(self, terms: Sequence[Term], values: Tensor, y: Tensor) -> None:
-        """`values` of the terms (T, N), and what is to be explained. (N,)"""
+        """`values` (T, N) are those of the terms, and `y` (N,) is the target."""
         self.terms = terms
         self.level, self.spread = values[:, ::2].mean(1), values[:, ::2].std(1)
-        self.own = (values - self.level[:, None]) / self.spread[:, None]
-        """Their values with mean 0 and std 1. (T, N)"""
+        self.values = (values - self.level[:, None]) / self.spread[:, None]
+        """Values of the terms, scaled to mean 0 and std 1. (T, N)"""
         self.y_level = y[::2].mean()
-        self.aim = y - self.y_level
-        fitted = self.own[:, ::2].contiguous()
-        self.moments, self.told = fitted @ fitted.T / fitted.shape[1], fitted @ self.aim[::2] / fitted.shape[1]
-        if not bool(self.moments.isfinite().all()):  # squares of huge numbers
+        self.target = y - self.y_level
+        fitted = self.values[:, ::2].contiguous()
+        self.moments = fitted @ fitted.T / fitted.shape[1]
+        """Covariance of the terms. (T, T)"""
+        self.target_moments = fitted @ self.target[::2] / fitted.shape[1]
+        """Covariance of each term with the target. (T,)"""
+        if not bool(self.moments.isfinite().all()):  # squares of huge numbers overflow
             self.moments = torch.eye(len(values), dtype=torch.float64)
 
 
 class _Fit:
-    """Least squares of a reward on terms."""
+    """Least squares regression of a reward on some terms of a table."""
 
     def __init__(self, table: _Table, places: Sequence[int] | None = None) -> None:
-        """`places` of the terms in the table; None: all."""
-        self.table, self._places = table, torch.arange(len(table.terms)) if places is None else torch.tensor(places)
+        """`places` are the indices of the terms in the table. None means all terms."""
+        self.table = table
+        self._places = torch.arange(len(table.terms)) if places is None else torch.tensor(places)
         at = self._places
         self.terms = [table.terms[place] for place in at.tolist()]
         self._inverse = torch.linalg.pinv(table.moments[at][:, at], hermitian=True, rtol=1e-12)
-        self._scaled = self._inverse @ table.told[at]
-        self.residual = table.aim - torch.zeros_like(table.told).index_copy(0, at, self._scaled) @ table.own
-        self.left, self._own_left = float(self.residual[1::2].var()), float(self.residual[::2].var())
+        self._scaled = self._inverse @ table.target_moments[at]
+        every_weight = torch.zeros_like(table.target_moments).index_copy(0, at, self._scaled)
+        self.residual = table.target - every_weight @ table.values
+        self.left = float(self.residual[1::2].var())
+        """Residual variance in the rows that judge."""
+        self._fitted_left = float(self.residual[::2].var())
         self.weights = self._scaled / table.spread[at]
         self.level = float(table.y_level - self.weights @ table.level[at])
 
     def pruned(self) -> _Fit:
-        """The same without terms that explain nothing beside the others. Half of those at a time: of two that say the
-        same, one is needed."""
+        """Return a fit without the terms that explain nothing beside the others.
+
+        Half of the useless terms are removed at a time, because of two equivalent terms one is still needed.
+        """
+        # How much the residual variance of the fitted rows grows without each term.
         cost = self._scaled.square() / self._inverse.diagonal().clamp(min=1e-300)
-        useless = int((cost < _LOSES * max(self._own_left, _NO_MORE)).sum())
+        useless = int((cost < _LOSES * max(self._fitted_left, _NO_MORE)).sum())
         if not useless or len(self.terms) == 1:
             return self
         fewer = _Fit(self.table, self._places[cost.argsort()[-(-useless // 2) :].sort().values].tolist())
@@ -392,8 +445,10 @@ class _Fit:
 
 
 def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
-    """All columns, constant ones too, since a goal may be constant. An action without an order gives one input for each
-    of its values."""
+    """Return the inputs of a formula: all columns of observation, action and next observation.
+
+    Constant columns are included, since a goal may be constant. A discrete action gives one input for each value.
+    """
     found = []
     values = {place.source.start: place.kind.class_count for place in layout.places if place.field == "action"}
     for field in FIELDS:
@@ -406,9 +461,13 @@ def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
 
 
 def _chosen(by_line: _Fit, layout: Layout, inputs: Sequence[Input], raw: Tensor, mean: Sequence[float]) -> list[Term]:
-    """Terms that explain what a line leaves, in some rows, in the order in which they do so."""
+    """Choose terms greedily that explain what the linear regression `by_line` leaves, in a part of the rows.
+
+    `raw` (C, N) are the values of the inputs, `mean` their means. This is forward selection by orthogonal
+    least squares: after each choice, the chosen term is projected out of all candidates and out of the residual.
+    """
     every = -(-raw.shape[1] // _TRIED)
-    raw, left, ground = raw[:, ::every], by_line.residual[::every].float(), by_line.table.own[:, ::every].float()
+    raw, left, ground = raw[:, ::every], by_line.residual[::every].float(), by_line.table.values[:, ::every].float()
     candidates = list(_candidates(inputs, _used(inputs, raw, left), layout))
     if not candidates:
         return []
@@ -437,23 +496,28 @@ def _chosen(by_line: _Fit, layout: Layout, inputs: Sequence[Input], raw: Tensor,
 
 
 def _used(inputs: Sequence[Input], raw: Tensor, left: Tensor) -> set[int]:
-    """The inputs that terms are made of: where a field has too many, those whose squares tell the most."""
+    """Return the inputs that terms are made of.
+
+    If a field has too many columns, those are chosen whose squares explain most of `left` (N,), the residual of a
+    linear regression. `raw` (C, N) are the values of the inputs.
+    """
     squares = (raw - raw.mean(1, keepdim=True)).square().float()
     squares -= squares.mean(1, keepdim=True)
-    told = ((squares @ left).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
+    explained = ((squares @ left).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
     used: set[int] = set()
     for fields in (("action",), PAIR):
-        own = [place for place, one in enumerate(inputs) if one.field in fields]
+        places = [place for place, one in enumerate(inputs) if one.field in fields]
         score: dict[int, float] = {}
-        for place in own:
+        for place in places:
             column = inputs[place].column
-            score[column] = max(told[place], score.get(column, 0.0))
+            score[column] = max(explained[place], score.get(column, 0.0))
         best = {*sorted(score, key=lambda column: -score[column])[:_MOST_INPUTS]}
-        used |= {place for place in own if inputs[place].column in best}
+        used |= {place for place in places if inputs[place].column in best}
     return used
 
 
 def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iterator[Term]:
+    """Yield all nonlinear terms that may be in a formula, of the inputs in `used`."""
     places = {(one.field, one.column): place for place, one in enumerate(inputs) if one.value is None and place in used}
     state = sorted(column for field, column in places if field == "observation" and (FIELDS[2], column) in places)
     action = [place for place, one in enumerate(inputs) if one.field == "action" and place in used]
