@@ -1,7 +1,11 @@
-"""Conditions: numbers about rows that a network learns from, and by which rows can be asked for.
+"""Conditions: extra inputs of the network that describe a row, so that rows with certain properties can be sampled.
 
-A condition is one number for each row, such as its reward. The network sees it as a quantile, the share of rows with a
-lower number, so that "the top 10 %" means the same after every fit.
+A condition is one number per row, for example its reward. During a fit the network sees this number next to the row.
+Later, `sample(..., condition=top(0.1))` generates rows like the real rows in the top 10 % of that number. The network
+sees the number as a quantile (the share of rows with a lower number), so "the top 10 %" means the same after every fit.
+
+`compute_conditions` computes the conditions of the real rows for a fit. `Conditions` is what a fitted model stores.
+`ConditionSampler` draws the conditions of generated rows.
 """
 
 from __future__ import annotations
@@ -27,30 +31,37 @@ from synther.schema import checked
 Array = NDArray[Any]
 
 HIDDEN = 0.25
-"""Probability that a condition is hidden from the network while it learns, which guidance needs."""
+"""Probability with which each condition is hidden from the network during the fit. Classifier-free guidance needs it,
+because it compares the network with and without the condition."""
 _KNOTS = 1001
+"""Number of evenly spaced quantiles that a `Scale` stores."""
 OWN_RELEVANCE = "relevance"
-"""Name of a condition whose numbers come from a function of the user's own."""
+"""Name of a condition that a user-defined function computes."""
 TD_ERROR = "td_error"
-"""Name of a condition whose numbers come from the critics of the agent that is being trained."""
+"""Name of a condition that is computed from the critics of the agent in training."""
 START = "start"
-"""The condition that a fit adds by itself: whether a row begins an episode."""
+"""Name of the condition that a fit adds by itself: whether a row is an episode start."""
 RARE_STARTS = 0.05
-"""Starts are a condition of their own only if no more than this share of the rows begin an episode."""
+"""Maximum share of episode starts among the rows for which a fit adds the condition `START`."""
 FEWEST_STARTS = 20
-_OF_ALL_ROWS = ("return", "curiosity")
-"""Relevance functions whose number of a row depends on other rows."""
+"""Minimum number of episode starts for which a fit adds the condition `START`."""
+_DEPEND_ON_OTHER_ROWS = ("return", "curiosity")
+"""Relevance functions that need all rows, because the number of one row depends on other rows."""
 _EXAMPLES = 2_048
-"""Real rows whose conditions a model remembers."""
-_START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
+"""Maximum number of real rows (per group) whose conditions a model stores as examples."""
+_START_SHARE = 0.05
+"""Share of episode starts among the rows that a fit draws, if starts are rarer in the data."""
+_MOST_REPEATS = 50
+"""A fit draws an episode start at most this many times as often as another row."""
 
 Given = str | Array | Callable[[Transitions], Array]
-"""A condition's numbers: the name of a relevance function, one number for each row, or a function that gives them."""
+"""How a user defines a condition: the name of a relevance function, an array (N,), or a function of rows that returns
+such an array."""
 
 
 @dataclass(frozen=True)
 class Between:
-    """Rows whose condition lies between two quantiles."""
+    """Request rows with a condition between two quantiles."""
 
     low: float
     high: float
@@ -68,15 +79,15 @@ class Between:
 
 @dataclass(frozen=True, eq=False)
 class Among:
-    """Rows whose condition is one of some values, drawn at random."""
+    """Request rows with one of these values of a condition, chosen at random for each row."""
 
     values: Array
 
     def __post_init__(self) -> None:
-        found = np.asarray(self.values, np.float64)
-        if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
+        values = np.asarray(self.values, np.float64)
+        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
             raise ConfigError(f"expected the values of a condition as one or more finite numbers, got {self.values!r}")
-        object.__setattr__(self, "values", found)
+        object.__setattr__(self, "values", values)
 
     def quantiles(self, count: int, random: np.random.Generator, scale: Scale) -> Array:
         return scale.quantiles(random.choice(self.values, count))
@@ -89,17 +100,17 @@ Request = Between | Among
 
 
 def top(share: float) -> Between:
-    """The rows with the highest values of a condition: `top(0.1)` are the best tenth."""
+    """Request rows like those with the highest values of a condition. `top(0.1)` requests the highest tenth."""
     return Between(1 - _share(share), 1.0)
 
 
 def bottom(share: float) -> Between:
-    """The rows with the lowest values of a condition."""
+    """Request rows like those with the lowest values of a condition. `bottom(0.1)` requests the lowest tenth."""
     return Between(0.0, _share(share))
 
 
 def between(low: float, high: float) -> Between:
-    """The rows between two quantiles of a condition."""
+    """Request rows between two quantiles of a condition. `between(0.4, 0.6)` requests the middle fifth."""
     return Between(low, high)
 
 
@@ -110,7 +121,7 @@ def _share(share: float) -> float:
 
 
 def parse(text: str) -> Request:
-    """A request as it is typed: top:0.1, bottom:0.2, between:0.4:0.6 (quantiles), or a value such as 3.5."""
+    """Parse a request from the command line: top:0.1, bottom:0.2, between:0.4:0.6 (quantiles), or a value like 3.5."""
     kind, *numbers = text.split(":")
     makers: dict[str, tuple[int, Callable[..., Request]]] = {"top": (1, top), "bottom": (1, bottom)}
     makers["between"] = 2, between
@@ -125,25 +136,31 @@ def parse(text: str) -> Request:
 
 
 def parse_all(texts: Sequence[str]) -> dict[str, Request | None]:
-    """Conditions as they are typed, by name: reward, or reward=top:0.1 with a request."""
-    found: dict[str, Request | None] = {}
+    """Parse conditions from the command line, each as NAME or NAME=REQUEST, for example `reward=top:0.1`.
+
+    Return the request of each name, or None for a name without a request.
+    """
+    parsed: dict[str, Request | None] = {}
     for text in texts:
-        name, has_request, asked = text.partition("=")
-        if name in found:
+        name, has_request, request = text.partition("=")
+        if name in parsed:
             raise ConfigError(f"condition {name!r} is given twice")
-        found[name] = parse(asked) if has_request else None
-    return found
+        parsed[name] = parse(request) if has_request else None
+    return parsed
 
 
 def asked(texts: Sequence[str], known: Sequence[str]) -> dict[str, Request] | None:
-    """The requests among typed conditions: None where there are none. One without a name is for a single condition."""
+    """Parse conditions from the command line and return only those with a request, by name. None if there are none.
+
+    A single request needs no name (`top:0.1`) if the model has only one condition. `known` are the model's conditions.
+    """
     if len(texts) == 1 and "=" not in texts[0] and texts[0] not in known:
         texts = [f"{known[0] if len(known) == 1 else ''}={texts[0]}"]
     return {name: request for name, request in parse_all(texts).items() if request is not None} or None
 
 
 def region(rows: Transitions, requests: Mapping[str, Request]) -> Transitions:
-    """The rows that meet all requests, which name relevance functions and ranges of quantiles."""
+    """Return the rows that meet all requests. Each name is a relevance function, each request a range of quantiles."""
     inside = np.ones(len(rows), bool)
     for name, request in requests.items():
         if not isinstance(request, Between):
@@ -156,7 +173,8 @@ def region(rows: Transitions, requests: Mapping[str, Request]) -> Transitions:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """A condition's name, and its values at evenly spaced quantiles (Q,)."""
+    """Converts the values of one condition to quantiles and back. `knots` (Q,) are its values at evenly spaced
+    quantiles."""
 
     name: str
     knots: Array
@@ -166,13 +184,15 @@ class Scale:
         return cls(name, np.quantile(values, np.linspace(0, 1, _KNOTS), method="inverted_cdf"))
 
     def quantiles(self, values: Array) -> Array:
-        """The shares of rows with lower values, where those with the same count for a half. (N,)"""
+        """Return the quantile of each value: the share of rows with a lower value, plus half the share of rows with
+        the same value. (N,)"""
         below, above = self._steps
         known = self._values
         return (np.interp(values, known, below) + np.interp(values, known, above)) / 2
 
     def values(self, quantiles: Array) -> Array:
-        """Values at `quantiles`: between two knots if they are close, and one that rows have if there are few."""
+        """Return the values at `quantiles`. They are interpolated between knots. If the condition has few different
+        values, the nearest knot is returned instead, so that the result is a value of a real row."""
         if len(self._values) < _KNOTS // 2:
             nearest: Array = self.knots[np.rint(np.asarray(quantiles) * (_KNOTS - 1)).astype(np.int64)]
             return nearest
@@ -184,7 +204,7 @@ class Scale:
 
     @cached_property
     def _steps(self) -> tuple[Array, Array]:
-        """The first and the last quantile of each different value."""
+        """Return the first and the last quantile of each different value."""
         first = np.searchsorted(self.knots, self._values, "left") / (_KNOTS - 1)
         last = (np.searchsorted(self.knots, self._values, "right") - 1) / (_KNOTS - 1)
         return first, last
@@ -192,95 +212,108 @@ class Scale:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a model. The first may be whether a row begins an episode; a user named the others."""
+    """The conditions of a model: optionally whether a row is an episode start (always first), then the conditions that
+    the user named."""
 
     scales: tuple[Scale, ...] = ()
+    """One scale for each condition that the user named."""
     starts: float | None = None
-    """The share of real rows that begin an episode. None: starts are no condition of this model."""
+    """Share of episode starts among the real rows. None if episode starts are not a condition of this model."""
     examples: tuple[Array, ...] = field(default=(), compare=False)
-    """Quantiles of the named conditions in some real rows (M, K). Two arrays where starts are a condition: of rows that
-    begin no episode, and of rows that begin one. Else one array."""
+    """Quantiles of the named conditions in some real rows (M, K). If episode starts are a condition, there are two
+    arrays: first for rows that are no episode start, then for episode starts. Otherwise there is one array."""
 
     @property
     def count(self) -> int:
-        return self._own + len(self.scales)
+        return self._start_columns + len(self.scales)
 
     @property
-    def _own(self) -> int:
+    def _start_columns(self) -> int:
         return 0 if self.starts is None else 1
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Those that a user named, which rows can be asked for by."""
+        """The names of the conditions that the user defined for the fit."""
         return tuple(scale.name for scale in self.scales)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return ((START,) if self._own else ()) + self.named
+        return ((START,) if self._start_columns else ()) + self.named
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """How probably each is hidden while the network learns. Starts never are."""
-        return (0.0,) * self._own + (HIDDEN,) * len(self.scales)
+        """The probability with which each condition is hidden during the fit. Episode starts are never hidden."""
+        return (0.0,) * self._start_columns + (HIDDEN,) * len(self.scales)
 
-    def asking(self, condition: Any = None, guidance: float | Mapping[str, float] = 1.0) -> Asking | None:
-        """What the network is to be asked; None where it takes no conditions."""
+    def asking(self, condition: Any = None, guidance: float | Mapping[str, float] = 1.0) -> ConditionSampler | None:
+        """Return the object that draws the conditions of generated rows. None if the model has no conditions.
+
+        The arguments are those of `Synthesizer.sample`.
+        """
         if condition is None and (isinstance(guidance, Mapping) or guidance != 1.0):
             raise ConfigError("guidance needs a condition: sample(..., condition=top(0.1), guidance=2.0)")
         starts = None
         if isinstance(condition, str) and condition == START:
             condition = {START: 1.0}
         if isinstance(condition, Mapping) and START in condition:
-            starts = self._asked_starts(condition[START])
-            condition = {name: asked for name, asked in condition.items() if name != START} or None
+            starts = self._start_share(condition[START])
+            condition = {name: request for name, request in condition.items() if name != START} or None
         requests = {} if condition is None else self._requests(condition)
-        weights = self._guidance(guidance, requests)
+        weights = self._weights(guidance, requests)
         requests = {name: request for name, request in requests.items() if weights[name]}
-        return Asking(self, requests, self._guided(guidance, weights), starts) if self.count else None
+        return ConditionSampler(self, requests, self._guidance(guidance, weights), starts) if self.count else None
 
-    def taught(self) -> Asking | None:
-        """What a student is shown: rows that nothing is asked of, with starts as often as a fit draws them."""
-        asked = self.asking()
-        if asked is None or self.starts is None:
-            return asked
-        often = _times(self.starts) * self.starts
-        return replace(asked, starts=often / (often + 1 - self.starts))
+    def taught(self) -> ConditionSampler | None:
+        """Return the object that draws the conditions from which a student learns: no requests, and as many episode
+        starts as the fit of the network draws. None if the model has no conditions."""
+        sampler = self.asking()
+        if sampler is None or self.starts is None:
+            return sampler
+        repeated = _start_repeats(self.starts) * self.starts
+        return replace(sampler, starts=repeated / (repeated + 1 - self.starts))
 
-    def _asked_starts(self, share: Any) -> float:
+    def _start_share(self, share: Any) -> float:
+        """Check the requested share of episode starts."""
         if self.starts is None:
             raise ConfigError(
-                f"condition {START!r}: this model was not told which rows begin an episode. Fit with data.starts, on "
-                f"rows of which at least {FEWEST_STARTS} and at most {RARE_STARTS:.0%} do"
+                f"condition {START!r}: this model has not learned which rows begin an episode. Fit with data.starts, "
+                f"on rows with at least {FEWEST_STARTS} episode starts, which make up at most {RARE_STARTS:.0%} of them"
             )
         if not isinstance(share, bool | int | float) or not 0 <= share <= 1:
             raise ConfigError(f"condition {START!r}: expected the share of rows that begin an episode, got {share!r}")
         return float(share)
 
     def _requests(self, condition: Any) -> dict[str, Request]:
+        """Return the request for each named condition, from any of the forms that `Synthesizer.sample` accepts."""
         known = self.named
         if not known:
             raise ConfigError("this model was fitted without conditions: fit(rows, condition='reward') allows them")
         if not isinstance(condition, Mapping):
             if len(known) > 1:
                 raise ConfigError(
-                    f"this model has the conditions {', '.join(known)}: say which, as in {{{known[0]!r}: top(0.1)}}"
+                    f"this model has the conditions {', '.join(known)}: name one, as in {{{known[0]!r}: top(0.1)}}"
                 )
             condition = {known[0]: condition}
         unknown = [name for name in condition if name not in known]
         if unknown or not condition:
             raise ConfigError(f"expected conditions of this model ({', '.join(known)}), got {unknown or 'none'}")
-        return {name: _request(name, asked) for name, asked in condition.items()}
+        return {name: _request(name, request) for name, request in condition.items()}
 
-    def _guidance(self, guidance: float | Mapping[str, float], asked: Iterable[str]) -> dict[str, float]:
-        """How much each condition that was asked for counts."""
+    def _weights(self, guidance: float | Mapping[str, float], requested: Iterable[str]) -> dict[str, float]:
+        """Return the guidance weight of each requested condition."""
         if not isinstance(guidance, Mapping):
-            return dict.fromkeys(asked, _weight(guidance))
-        if set(guidance) != set(asked):
-            raise ConfigError(f"expected a guidance for each condition ({', '.join(asked)}), got {', '.join(guidance)}")
+            return dict.fromkeys(requested, _weight(guidance))
+        if set(guidance) != set(requested):
+            raise ConfigError(
+                f"expected a guidance for each condition ({', '.join(requested)}), got {', '.join(guidance)}"
+            )
         return {name: _weight(weight) for name, weight in guidance.items()}
 
-    def _guided(self, guidance: float | Mapping[str, float], weights: Mapping[str, float]) -> Guidance:
-        """Those that count, by place: each by itself where each has a weight of its own."""
+    def _guidance(self, guidance: float | Mapping[str, float], weights: Mapping[str, float]) -> Guidance:
+        """Return the guidance by the numbers of the conditions, without conditions of weight 0.
+
+        If `guidance` is a number, all conditions together have this weight. A dict has a weight for each condition.
+        """
         places = {name: self.names.index(name) for name, weight in weights.items() if weight}
         if isinstance(guidance, Mapping):
             return tuple(((place,), weights[name]) for name, place in places.items())
@@ -292,33 +325,34 @@ class Conditions:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Conditions:
-        told = checked(entry, _Entry, "conditions")
-        scales = tuple(Scale(name, np.array(knots, np.float64)) for name, knots in told["scales"].items())
+        stored = checked(entry, _Entry, "conditions")
+        scales = tuple(Scale(name, np.array(knots, np.float64)) for name, knots in stored["scales"].items())
         if any(scale.knots.shape != (_KNOTS,) or not np.isfinite(scale.knots).all() for scale in scales):
-            raise ValueError("a condition has no quantiles")
-        starts = told["starts"]
+            raise ValueError(f"conditions: expected {_KNOTS} finite quantiles for each condition")
+        starts = stored["starts"]
         if starts is not None and not 0 < starts < 1:
-            raise ValueError(f"the share of starts is {starts}")
-        examples = tuple(np.array(each, np.float64) for each in told.get("examples", []))
+            raise ValueError(f"conditions: expected a share of episode starts between 0 and 1, got {starts}")
+        examples = tuple(np.array(each, np.float64) for each in stored.get("examples", []))
         if any(each.ndim != 2 or each.shape[1] != len(scales) or not np.isfinite(each).all() for each in examples):
-            raise ValueError("examples of conditions have another shape")
+            raise ValueError(f"conditions: expected examples of {len(scales)} finite columns")
         return cls(scales, starts, examples)
 
 
 class _Entry(TypedDict):
     scales: dict[str, list[float]]
     starts: float | None
-    examples: NotRequired[list[list[list[float]]]]  # which earlier files have not
+    examples: NotRequired[list[list[list[float]]]]  # missing in files of earlier versions
 
 
-def _request(name: str, asked: Any) -> Request:
-    if isinstance(asked, Between | Among):
-        return asked
-    if isinstance(asked, str):
-        return parse(asked)
-    if isinstance(asked, Transitions):
-        return Among(relevance(name, asked))
-    return Among(np.atleast_1d(np.asarray(asked)))
+def _request(name: str, request: Any) -> Request:
+    """Convert what a user passed as the request of condition `name`."""
+    if isinstance(request, Between | Among):
+        return request
+    if isinstance(request, str):
+        return parse(request)
+    if isinstance(request, Transitions):
+        return Among(relevance(name, request))
+    return Among(np.atleast_1d(np.asarray(request)))
 
 
 def _weight(weight: float) -> float:
@@ -328,24 +362,24 @@ def _weight(weight: float) -> float:
 
 
 @dataclass(frozen=True)
-class Asking:
-    """What the rows of a model are asked to be. Starts come at their real share.
+class ConditionSampler:
+    """Draws the conditions of generated rows. By default episode starts have the same share as in the real rows.
 
-    If nothing is asked, the network gets the conditions of random real rows. Without conditions it would make worse
-    rows, because it learned from few rows without them.
+    Without requests, the network gets the conditions of random real rows. If the conditions were hidden instead, the
+    rows would be worse, because the network saw only few rows with hidden conditions during the fit.
     """
 
     conditions: Conditions
     requests: Mapping[str, Request]
     guidance: Guidance
     starts: float | None = None
-    """The share of rows that begin an episode; None: that of the real rows."""
+    """Share of episode starts among the generated rows. None: the share among the real rows."""
     hidden: bool = False
-    """Whether conditions that are not asked for stay unknown. Part of each row is then given, and random ones might not
-    fit it."""
+    """Whether conditions without a request are hidden from the network. Used if a part of each row is given: a random
+    condition might contradict this part."""
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
-        """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
+        """Draw the conditions of `count` rows as quantiles (count, K). NaN means that the condition is hidden."""
         begins = np.zeros(count, bool)
         if self.conditions.starts is not None:
             share = self.conditions.starts if self.starts is None else self.starts
@@ -357,36 +391,40 @@ class Asking:
             for place, scale in enumerate(self.conditions.scales):
                 if scale.name in self.requests:
                     named[:, place] = self.requests[scale.name].quantiles(count, random, scale)
-        own = [] if self.conditions.starts is None else [begins[:, None]]
-        return np.concatenate([*own, named], axis=1).astype(np.float32)
+        start_column = [] if self.conditions.starts is None else [begins[:, None]]
+        return np.concatenate([*start_column, named], axis=1).astype(np.float32)
 
     def _as_in_real_rows(self, begins: NDArray[np.bool_], random: np.random.Generator) -> Array:
-        """Those of a real row for each, and hardly another quantile."""
-        found = np.full((len(begins), len(self.conditions.scales)), np.nan)
+        """Draw the named conditions of random real rows (N, K), each quantile with a little noise.
+
+        `begins` (N,) marks the rows that are episode starts: they get the conditions of real episode starts.
+        """
+        quantiles = np.full((len(begins), len(self.conditions.scales)), np.nan)
         for begin, examples in enumerate(self.conditions.examples):
             rows = np.flatnonzero(begins == begin)
-            near = random.uniform(-0.5, 0.5, (len(rows), examples.shape[1])) / _EXAMPLES
-            found[rows] = np.clip(examples[random.integers(len(examples), size=len(rows))] + near, 0, 1)
+            noise = random.uniform(-0.5, 0.5, (len(rows), examples.shape[1])) / _EXAMPLES
+            quantiles[rows] = np.clip(examples[random.integers(len(examples), size=len(rows))] + noise, 0, 1)
         if self.conditions.examples:
-            for place, scale in enumerate(self.conditions.scales):  # back to a value that rows have
-                found[:, place] = scale.quantiles(scale.values(found[:, place]))
-        return found
+            for place, scale in enumerate(self.conditions.scales):  # the noise must not lead to values that no row has
+                quantiles[:, place] = scale.quantiles(scale.values(quantiles[:, place]))
+        return quantiles
 
     def to_json(self) -> dict[str, Any]:
-        """For the identity of what is drawn."""
-        requests = {name: asked.to_json() for name, asked in self.requests.items()}
+        """Return a description that is part of the identity of a file of generated rows."""
+        requests = {name: request.to_json() for name, request in self.requests.items()}
         return {"requests": requests, "guidance": self.guidance, "starts": self.starts, "hidden": self.hidden}
 
 
 @dataclass(frozen=True)
 class Relevant:
-    """Rows of a refresh are to be like the real ones that matter most."""
+    """Settings of a refresh that generates rows like the most relevant real rows."""
 
     relevance: str
     """Name of a relevance function, `OWN_RELEVANCE` or `TD_ERROR`."""
     share: float = 0.25
-    """Of the real rows, the most relevant ones."""
+    """Share of the real rows that count as the most relevant ones."""
     guidance: float = 2.0
+    """Guidance weight. Values above 1 go further in the direction of the most relevant rows."""
 
     def __post_init__(self) -> None:
         if self.relevance not in (OWN_RELEVANCE, TD_ERROR):
@@ -395,102 +433,113 @@ class Relevant:
         _weight(self.guidance)
 
     def asked(self) -> dict[str, Any]:
-        """As arguments of `Synthesizer.sample`."""
+        """Return these settings as keyword arguments of `Synthesizer.sample`."""
         return {"condition": {self.relevance: top(self.share)}, "guidance": self.guidance}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a fit tells the network about each row."""
+class RowConditions:
+    """The conditions of each row of a fit, as the network sees them."""
 
     conditions: Conditions
     columns: NDArray[np.float32]
-    """(N, K)"""
+    """The inputs of the network: 1 for an episode start and 0 for other rows (if `first` is known), then the quantiles
+    of the named conditions. (N, K)"""
     first: NDArray[np.bool_] | None
-    """Which rows begin an episode, where the network is told. (N,)"""
+    """Which rows are episode starts (N,). None if episode starts are not a condition."""
 
     @property
     def repeats(self) -> NDArray[np.int64] | None:
-        """How many times as often as others each row is drawn. (N,)"""
+        """How many times each row takes part in the fit (N,). None if every row takes part once."""
         if self.first is None:
             return None
         assert self.conditions.starts is not None
-        return np.where(self.first, _times(self.conditions.starts), 1)
+        return np.where(self.first, _start_repeats(self.conditions.starts), 1)
 
-    def seen(self, matrix: Tensor) -> Tensor:
-        """Scaled rows (N, D), and beside them what the network is told. (N, D + K)"""
+    def appended_to(self, matrix: Tensor) -> Tensor:
+        """Append the condition columns to the scaled rows (N, D). Return (N, D + K)."""
         return torch.cat([matrix, torch.from_numpy(self.columns).to(matrix)], dim=1)
 
 
-def tell(rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> Told:
-    """What a fit on `rows` tells the network: the `condition` that a user gave, and which rows begin an episode
-    (`first`, None: not known, or not to be told), if these are rare."""
+def compute_conditions(rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> RowConditions:
+    """Compute the conditions of the `rows` of a fit: the `condition` that the user defined, and episode starts.
+
+    `first` (N,) marks the episode starts. They become a condition if they are rare, but not too few to learn from. None
+    if they are not known or not wanted as a condition.
+    """
     named = _named(condition)
     values = {name: _numbers(name, given, rows) for name, given in named.items()}
     scales = tuple(Scale.fit(name, each) for name, each in values.items())
-    if first is not None and not _are_rare(first):
+    if first is not None and not _are_learnable(first):
         first = None
     conditions = Conditions(scales, None if first is None else float(first.mean()))
-    told = _told(conditions, list(values.values()), first, len(rows))
-    return replace(told, conditions=replace(conditions, examples=_examples(told))) if scales else told
+    of_rows = _row_conditions(conditions, list(values.values()), first, len(rows))
+    return replace(of_rows, conditions=replace(conditions, examples=_examples(of_rows))) if scales else of_rows
 
 
-def _examples(told: Told) -> tuple[Array, ...]:
-    named = told.columns if told.first is None else told.columns[:, 1:]
-    groups = [named] if told.first is None else [named[~told.first], named[told.first]]
+def _examples(of_rows: RowConditions) -> tuple[Array, ...]:
+    """Choose rows at random and return their named conditions. See `Conditions.examples`."""
+    named = of_rows.columns if of_rows.first is None else of_rows.columns[:, 1:]
+    groups = [named] if of_rows.first is None else [named[~of_rows.first], named[of_rows.first]]
     random = np.random.default_rng(0)
-    some = (group[random.permutation(len(group))[:_EXAMPLES]] for group in groups)
-    return tuple(np.round(group.astype(np.float64), 5) for group in some)
+    chosen = (group[random.permutation(len(group))[:_EXAMPLES]] for group in groups)
+    return tuple(np.round(group.astype(np.float64), 5) for group in chosen)
 
 
-def tell_more(told: Conditions, rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> Told:
-    """The same about more `rows`, as it was `told` about the first ones. Nothing known of `first`: none begins an
-    episode."""
+def compute_more_conditions(
+    conditions: Conditions, rows: Transitions, condition: Any, first: NDArray[np.bool_] | None
+) -> RowConditions:
+    """Compute the conditions of further `rows` with the scales in `conditions`, which an earlier call has fitted.
+
+    If `first` is None, no row counts as an episode start.
+    """
     values = [_numbers(name, given, rows) for name, given in _named(condition).items()]
-    if told.starts is None:
-        return _told(told, values, None, len(rows))
-    return _told(told, values, np.zeros(len(rows), bool) if first is None else first, len(rows))
+    if conditions.starts is None:
+        return _row_conditions(conditions, values, None, len(rows))
+    return _row_conditions(conditions, values, np.zeros(len(rows), bool) if first is None else first, len(rows))
 
 
 def check_streamed(condition: Any) -> None:
-    """Refuse conditions that cannot be found out from some of the rows at a time."""
+    """Refuse conditions that cannot be computed while only some of the rows are in memory."""
     for name, given in _named(condition).items():
         is_array = not isinstance(given, str) and not callable(given)
-        if is_array or given in _OF_ALL_ROWS:
+        if is_array or given in _DEPEND_ON_OTHER_ROWS:
             what = "an array of numbers" if is_array else f"{given!r}"
             raise ConfigError(
-                f"condition {name!r}: {what} needs all rows in memory, and these are streamed: use reward or a "
-                "function of each row alone, or raise fit.window_rows where memory allows it"
+                f"condition {name!r}: {what} needs all rows in memory, but these rows are streamed from disk. Use "
+                "'reward' or a function of each single row, or raise fit.window_rows if there is enough memory"
             )
 
 
-def _told(conditions: Conditions, values: list[Array], first: NDArray[np.bool_] | None, rows: int) -> Told:
+def _row_conditions(
+    conditions: Conditions, values: list[Array], first: NDArray[np.bool_] | None, rows: int
+) -> RowConditions:
     columns = [scale.quantiles(each) for scale, each in zip(conditions.scales, values, strict=True)]
     if first is not None:
         columns.insert(0, first)
-    told = np.stack(columns, axis=1) if columns else np.empty((rows, 0))
-    return Told(conditions, told.astype(np.float32), first)
+    stacked = np.stack(columns, axis=1) if columns else np.empty((rows, 0))
+    return RowConditions(conditions, stacked.astype(np.float32), first)
 
 
 def first_rows(rows: Transitions) -> NDArray[np.bool_] | None:
-    """Which rows begin an episode (N,); None where that is not known."""
+    """Return which rows are episode starts (N,). None if the episodes are not known."""
     ids = episode_ids(rows) if len(rows) else None
     return None if ids is None else np.concatenate([[True], ids[1:] != ids[:-1]])
 
 
-def _times(starts: float) -> int:
-    """How many times as often as others a fit draws rows that begin an episode, of which there is this share."""
+def _start_repeats(starts: float) -> int:
+    """Return how many times each episode start takes part in a fit. `starts` is their share among the real rows."""
     return min(max(round(_START_SHARE / starts), 1), _MOST_REPEATS)
 
 
-def _are_rare(first: NDArray[np.bool_]) -> bool:
-    """Whether rows that begin an episode are worth to be told: rare, and enough to learn them."""
+def _are_learnable(first: NDArray[np.bool_]) -> bool:
+    """Whether episode starts become a condition: they must be rare, but not too few to learn from."""
     count = np.count_nonzero(first)
     return bool(count >= FEWEST_STARTS and count <= RARE_STARTS * len(first))
 
 
 def _named(condition: Any) -> dict[str, Given]:
-    """A condition as it was given, by name."""
+    """Return the condition that a user passed to `fit`, in any of its forms, as a dict of single conditions by name."""
     if condition is None:
         return {}
     if isinstance(condition, Mapping):
@@ -516,8 +565,9 @@ def _named(condition: Any) -> dict[str, Given]:
 
 
 def _numbers(name: str, given: Given, rows: Transitions) -> NDArray[np.float64]:
+    """Compute condition `name` for each row, and check the result. (N,)"""
     try:
-        found = (
+        numbers = (
             relevance(given, rows)
             if isinstance(given, str)
             else np.asarray(given(rows) if callable(given) else given, np.float64)
@@ -526,9 +576,11 @@ def _numbers(name: str, given: Given, rows: Transitions) -> NDArray[np.float64]:
         raise
     except (TypeError, ValueError) as error:
         raise DataError(f"condition {name!r}: expected one number for each row ({error})") from None
-    if found.shape != (len(rows),):
-        raise DataError(f"condition {name!r}: expected {len(rows)} numbers, one for each row, got shape {found.shape}")
-    if not np.isfinite(found).all():
-        row = int(np.argmin(np.isfinite(found)))
-        raise DataError(f"condition {name!r}: expected finite numbers, got {found[row]} in row {row}")
-    return found
+    if numbers.shape != (len(rows),):
+        raise DataError(
+            f"condition {name!r}: expected {len(rows)} numbers, one for each row, got shape {numbers.shape}"
+        )
+    if not np.isfinite(numbers).all():
+        row = int(np.argmin(np.isfinite(numbers)))
+        raise DataError(f"condition {name!r}: expected finite numbers, got {numbers[row]} in row {row}")
+    return numbers

@@ -1,9 +1,10 @@
-"""Guides: while rows are drawn, move their actions towards a policy, or towards what a critic values.
+"""Guides: while rows are sampled, move their actions towards a policy, or towards actions that a critic values highly.
 
     model.sample(100_000, guide=policy_guide(policy, 0.8))
 
-A guide works at sampling time alone, so that an older model can draw rows of a newer policy. It sees the observations
-and actions that the network expects at each step, in their own units, as tensors.
+A guide needs no fit of its own, so a model that was fitted earlier can generate rows for a newer policy. At each step
+of the sampler, the guide gets the observations and actions that the network predicts, in their original units, as
+tensors.
 """
 
 from __future__ import annotations
@@ -28,37 +29,40 @@ from synther.errors import ConfigError, DataError
 from synther.relevance.critics import Critic, lowest
 
 Gradient = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
-"""Takes observations (N, O) and actions (N, A) to the gradient of a log weight in the actions (N, A), or to those in
-both. Rows come out as if each had been drawn with a probability multiplied by the exponential of that weight."""
+"""A function of observations (N, O) and actions (N, A). It returns the gradient of a log weight with respect to the
+actions (N, A), or a tuple of the gradients with respect to observations and actions. The probability of each row is
+multiplied by the exponential of its log weight."""
 Policy = Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
-"""Takes observations (N, O) to the policy's actions (N, A), or to the mean and standard deviation of these."""
+"""A function of observations (N, O). It returns the policy's actions (N, A), or a tuple of their mean and std."""
 
 
 @runtime_checkable
 class Guide(Protocol):
-    """Changes what the network expects."""
+    """Changes the network's prediction of the denoised rows at each step of the sampler."""
 
     @property
     def strength(self) -> float:
-        """0 leaves rows as they are."""
+        """Strength of the guide. 0 does not change the rows."""
         ...
 
     def moved(self, x: Tensor, denoised: Tensor, sigma: float, view: View) -> Tensor:
-        """`denoised` (N, D), what the network expects of scaled rows `x` with noise `sigma`, moved."""
+        """Return the changed prediction (N, D). `denoised` (N, D) is the network's prediction for the scaled rows `x`
+        with noise of std `sigma`."""
         ...
 
 
 def policy_guide(policy: Policy | Any, strength: float = 1.0, *, std: float | None = None) -> Guide:
-    """Towards the actions of a policy: from 0, those of the data, to 1, those of the policy.
+    """Make a guide that moves actions towards those of a policy. With strength 0, actions are distributed as in the
+    data, with strength 1 as the policy chooses them.
 
-    `policy(observations)` returns a tensor of actions, or their mean and standard deviation. It may also be an agent
-    with a method `act` or `predict`, as those of Stable-Baselines3, or the policy of a saved agent (`load_policy`).
-    `std` is the standard deviation of actions. By default it is the policy's own, and 0 where that returns actions
-    alone: exactly these.
+    `policy(observations)` returns a tensor of actions, or a tuple of their mean and standard deviation. You can also
+    pass an agent with a method `act` or `predict`, such as an agent of Stable-Baselines3, or the policy of a saved
+    agent (`load_policy`). `std` is the standard deviation of the actions. By default it is the one that the policy
+    returns, or 0 if the policy returns only actions.
 
-    Policy-guided diffusion (Jackson et al. 2024) multiplies the density of the data by that of the policy, which makes
-    actions less random than either. Here the network's expectation is mixed with the policy's own, so that at strength
-    1 actions are as random as the policy is.
+    Policy-guided diffusion (Jackson et al. 2024) multiplies the density of the data by the density of the policy. This
+    makes actions less random than in the data and less random than the policy. Here the network's prediction is mixed
+    with the one that follows from the policy, so at strength 1 actions are as random as the policy.
     """
     if not 0 <= strength <= 1:
         raise ConfigError(f"the strength of a policy guide must lie in [0, 1], got {strength}")
@@ -68,6 +72,7 @@ def policy_guide(policy: Policy | Any, strength: float = 1.0, *, std: float | No
 
 
 def _as_function(policy: Any) -> Policy:
+    """Return `policy` as a function of tensors, if it is an agent with a method `act` or `predict`."""
     if isinstance(policy, torch.nn.Module) or (callable(policy) and not hasattr(policy, "predict")):
         return policy  # type: ignore[no-any-return]
     for name in ("act", "predict"):
@@ -77,9 +82,9 @@ def _as_function(policy: Any) -> Policy:
         raise ConfigError(f"policy_guide: expected a function of observations, or an agent that acts, got {policy!r}")
 
     def act(observation: Tensor) -> Tensor:
-        found = getattr(policy, name)(observation.cpu().numpy())
-        action = np.asarray(found[0] if isinstance(found, tuple) else found)
-        if action.ndim == 3 and len(action) == 1:  # of an agent with one member
+        result = getattr(policy, name)(observation.cpu().numpy())
+        action = np.asarray(result[0] if isinstance(result, tuple) else result)
+        if action.ndim == 3 and len(action) == 1:  # an agent with one member returns (1, N, A)
             action = action[0]
         return torch.from_numpy(action).to(observation)
 
@@ -87,9 +92,11 @@ def _as_function(policy: Any) -> Policy:
 
 
 def value_guide(critic: Critic, strength: float = 1.0) -> Guide:
-    """Towards actions of high value. `critic(observations, actions)` returns (N,), or (E, N) of several critics.
+    """Make a guide that moves actions towards those with a high value.
 
-    The log weight of a row is `strength` times its lowest value, in units of the mean absolute value.
+    `critic(observations, actions)` returns the value of each row (N,), or the values of several critics (E, N). The log
+    weight of a row is `strength` times its value, divided by the mean absolute value of the rows. With several critics,
+    the value of a row is the lowest of their values.
     """
 
     def gradient(observation: Tensor, action: Tensor) -> Tensor:
@@ -103,7 +110,8 @@ def value_guide(critic: Critic, strength: float = 1.0) -> Guide:
 
 
 def gradient_guide(gradient: Gradient, strength: float = 1.0) -> Guide:
-    """Along `strength` times a gradient of your own."""
+    """Make a guide that moves rows along `strength` times a gradient. `gradient` is a user-defined function
+    (`Gradient`)."""
     if not callable(gradient):
         raise ConfigError(f"guide: expected a function of observations and actions, or a guide, got {gradient!r}")
     if not 0 <= strength < math.inf:
@@ -113,10 +121,11 @@ def gradient_guide(gradient: Gradient, strength: float = 1.0) -> Guide:
 
 @dataclass(frozen=True)
 class _GradientGuide:
-    """Adds V g to the expected rows, where V is what is left of the rows' covariance once x is known.
+    """Add V g to the predicted rows. V is the posterior covariance of the rows given the noisy rows x, and g is the
+    gradient times `strength`.
 
-    Where rows are Gaussian and g constant, this is exact. A step is never longer than one standard deviation of V in
-    any column: a gradient that is steep compared with the noise would else overshoot.
+    This is exact if the rows are Gaussian and g is constant. No column changes by more than one standard deviation
+    under V, because a gradient that is steep compared with the noise would overshoot.
     """
 
     gradient: Gradient
@@ -124,10 +133,10 @@ class _GradientGuide:
 
     def moved(self, x: Tensor, denoised: Tensor, sigma: float, view: View) -> Tensor:
         observation, action = view.observation(denoised), view.action(denoised)
-        found = _called(self.gradient, observation, action)
-        towards = found if isinstance(found, tuple) else (None, found)
+        result = _called(self.gradient, observation, action)
+        gradients = result if isinstance(result, tuple) else (None, result)
         slope = torch.zeros_like(denoised)
-        for name, given, like in zip(("observation", "action"), towards, (observation, action), strict=True):
+        for name, given, like in zip(("observation", "action"), gradients, (observation, action), strict=True):
             if given is not None:
                 view.add_gradient(slope, denoised, name, _checked("gradient", given, like))
         covariance = view.covariance(sigma)
@@ -137,10 +146,10 @@ class _GradientGuide:
 
 @dataclass(frozen=True)
 class _PolicyGuide:
-    """Mixes what the network expects of actions with what it would expect if they came from the policy.
+    """Mix the network's prediction of the actions with the prediction that follows from the policy.
 
-    Of an action x = a + sigma eps, where a is normal with the policy's mean and std, the expectation is
-    (std^2 x + sigma^2 mean) / (std^2 + sigma^2).
+    If the policy's action a is normal with its mean and std, and x = a + sigma eps is the noisy action, then the
+    posterior mean of a is (std^2 x + sigma^2 mean) / (std^2 + sigma^2).
     """
 
     policy: Policy
@@ -149,47 +158,54 @@ class _PolicyGuide:
 
     def moved(self, x: Tensor, denoised: Tensor, sigma: float, view: View) -> Tensor:
         action = view.action(denoised)
-        found = _called(self.policy, view.observation(denoised))
-        mean, std = found if isinstance(found, tuple) else (found, torch.zeros_like(action))
+        result = _called(self.policy, view.observation(denoised))
+        mean, std = result if isinstance(result, tuple) else (result, torch.zeros_like(action))
         std = std if self.std is None else torch.full_like(action, self.std)
         mean, std = (_checked(name, each, action) for name, each in (("action", mean), ("std", std)))
-        columns, wanted, slope = view.scaled_actions(mean)
-        variance = (std[:, view.actions_there] * slope).square()
-        expected = (variance * x[:, columns] + sigma**2 * wanted) / (variance + sigma**2)
+        columns, scaled_mean, slope = view.scaled_actions(mean)
+        variance = (std[:, view.generated_actions] * slope).square()
+        expected = (variance * x[:, columns] + sigma**2 * scaled_mean) / (variance + sigma**2)
         moved = denoised.clone()
         moved[:, columns] = torch.lerp(denoised[:, columns], expected, self.strength)
         return moved
 
 
 def identity_of(guide: Guide) -> dict[str, Any]:
-    """What tells a guide from another one. That can be said of saved agents. A function may do something else each time
-    (its networks learn), so it is like no other, not even like itself."""
+    """Return a JSON description that is equal for equal guides.
+
+    Only the policy of a saved agent can be described. A function may change between two calls, because its networks
+    learn, so each call returns a new identity for it.
+    """
     digest = getattr(guide.policy, "digest", None) if isinstance(guide, _PolicyGuide) else None
     if not isinstance(guide, _PolicyGuide) or digest is None:
         return {"function": uuid.uuid4().hex}
     return {"policy": digest(), "strength": guide.strength, "std": guide.std}
 
 
-def _called(function: Callable[..., Tensor | tuple[Tensor, Tensor]], *given: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+def _called(
+    function: Callable[..., Tensor | tuple[Tensor, Tensor]], *arguments: Tensor
+) -> Tensor | tuple[Tensor, Tensor]:
     with torch.enable_grad():
-        found = function(*given)
-    return found
+        result = function(*arguments)
+    return result
 
 
-def _checked(name: str, found: object, like: Tensor) -> Tensor:
-    if not isinstance(found, Tensor) or found.shape != like.shape:
-        got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+def _checked(name: str, result: object, like: Tensor) -> Tensor:
+    """Check that a function of the user returned a finite tensor with the shape of `like`, and detach it."""
+    if not isinstance(result, Tensor) or result.shape != like.shape:
+        got = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
         raise DataError(f"guide: expected the {name} as a tensor of shape {tuple(like.shape)}, got {got}")
-    found = found.detach().to(like)
-    if not bool(found.isfinite().all()):
+    result = result.detach().to(like)
+    if not bool(result.isfinite().all()):
         raise DataError(f"guide: expected a finite {name}, got NaN or an infinity")
-    return found
+    return result
 
 
 class View:
-    """Observations and actions of scaled rows, in their own units.
+    """Converts between scaled rows and their observations and actions in original units.
 
-    Categories and flags of observations are shown as the most likely value. A gradient in them has no effect.
+    For categories and flags in observations, a guide sees the most likely value. A gradient with respect to them has no
+    effect.
     """
 
     def __init__(self, layout: Layout, scaler: Scaler, covariance: Tensor, device: torch.device) -> None:
@@ -227,12 +243,13 @@ class View:
         return raw
 
     def _decoded(self, scaled: Tensor, place: Place) -> Tensor:
-        """The most likely values of columns without an order. (N, W)"""
+        """Return the most likely values of a category or another kind without an order. (N, W)"""
         raw = [self._number(scaled, column)[0] for column in range(place.matrix.start, place.matrix.stop)]
         return torch.from_numpy(place.kind.decode(torch.stack(raw, dim=1).double().cpu().numpy())).to(scaled)
 
     def _number(self, scaled: Tensor, column: int) -> tuple[Tensor, Tensor]:
-        """A column of scaled rows in its own units, and by how much it changes with the scaled one. (N,)"""
+        """Return a column of scaled rows in its original units, and the derivative of this number with respect to the
+        scaled one. Both (N,)"""
         value, slope = scaled[:, column], torch.ones_like(scaled[:, column])
         if column in self._to_values:
             value, slope = (each[0] for each in self._to_values[column].followed(value.double()[None]))
@@ -243,7 +260,8 @@ class View:
         return (value * self.scale[column] + self.shift[column]).to(scaled), (slope * self.scale[column]).to(scaled)
 
     def add_gradient(self, slope: Tensor, scaled: Tensor, field: str, gradient: Tensor) -> None:
-        """Add a gradient in a field's own units to that in the scaled rows."""
+        """Convert a gradient with respect to a field in original units (N, W) to one with respect to the scaled rows,
+        and add it to `slope` (N, D)."""
         place = 0
         if field == "observation" and self._identities:
             gradient = gradient.clone()
@@ -256,14 +274,18 @@ class View:
             place += one.kind.source_width if isinstance(one, Place) else 1
 
     @cached_property
-    def actions_there(self) -> list[int]:
-        """Which actions the network generates: those that are not the same in all rows."""
+    def generated_actions(self) -> list[int]:
+        """The numbers of the action columns that the network generates. Constant columns are not generated."""
         return [place for place, number in enumerate(self.actions) if number.column is not None]
 
     def scaled_actions(self, raw: Tensor) -> tuple[list[int], Tensor, Tensor]:
-        """The columns of the matrix that hold actions, actions (N, A) in its units, and the slopes of these."""
+        """Scale actions `raw` (N, A).
+
+        Return the matrix columns of the generated actions, the scaled actions, and the derivatives of the scaled
+        actions with respect to `raw`.
+        """
         columns, values, slopes = [], [], []
-        for place in self.actions_there:
+        for place in self.generated_actions:
             number = self.actions[place]
             column = number.column
             assert column is not None
@@ -277,5 +299,6 @@ class View:
         return columns, torch.stack(values, dim=1), torch.stack(slopes, dim=1)
 
     def covariance(self, sigma: float) -> Tensor:
-        """Of rows that are known up to noise `sigma`, if they were normal. (D, D)"""
+        """Return the posterior covariance of the scaled rows given rows with noise of std `sigma`, assuming normal
+        rows. (D, D)"""
         return posterior_covariance(self._covariance, sigma).float()

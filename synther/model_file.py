@@ -1,4 +1,5 @@
-"""A fitted model and the one file that carries it: safetensors weights, with everything else in the metadata."""
+"""`Fitted`: all parts of a fitted model, and its file. The file is safetensors: arrays are its tensors, and everything
+else is JSON in its metadata."""
 
 from __future__ import annotations
 
@@ -38,12 +39,12 @@ from synther.schema import checked, parse
 
 FORMAT = "synther-model-3"
 _MOST_CALLS = 100_000
-"""Of the network for a row: more would never end."""
+"""Maximum number of network calls per row of a sampler in a file. With more, sampling would never end."""
 
 
 @dataclass
 class FitRecord:
-    """What is worth knowing about a fit afterwards."""
+    """Information about a fit that is saved with the model."""
 
     rows: int
     steps: int
@@ -51,13 +52,13 @@ class FitRecord:
     device: str
     seed: int
     data: str
-    """Fingerprint of the rows."""
+    """Fingerprint of the real rows."""
     history: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass
 class Student:
-    """A network that takes a few calls for a row, and what its sampler needs to know."""
+    """A distilled network that generates a row in a few calls, and what was measured for its sampler."""
 
     network: Network
     sampler: SamplerConfig
@@ -71,89 +72,97 @@ class Student:
     pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the tensors."""
+        """Return everything but the tensors as JSON."""
         plain = {name: getattr(self, name) for name in ("seed", "steps", "seconds", "history")}
         calibration = self.calibrations.get(self.sampler)
-        own = {"sampler": asdict(self.sampler), "calibration": None if calibration is None else calibration.to_json()}
-        return own | plain
+        described = {
+            "sampler": asdict(self.sampler),
+            "calibration": None if calibration is None else calibration.to_json(),
+        }
+        return described | plain
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the student by their names in the file."""
         start = self.starts.get(self.sampler)
-        found = {f"student.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
+        tensors = {f"student.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
         if self.sampler in self.reweightings:
-            own = self.reweightings[self.sampler].tensors()
-            found |= {f"student_reweighting.{name}": tensor for name, tensor in own.items()}
-        return found | ({} if start is None else {f"student_start.{name}": each for name, each in vars(start).items()})
+            reweighting = self.reweightings[self.sampler].tensors()
+            tensors |= {f"student_reweighting.{name}": tensor for name, tensor in reweighting.items()}
+        if start is not None:
+            tensors |= {f"student_start.{name}": each for name, each in vars(start).items()}
+        return tensors
 
     @classmethod
     def restored(cls, network: Network, entry: Mapping[str, Any], start: Mapping[str, Tensor] | None) -> Student:
-        told = checked(entry, _StudentEntry, "student")
-        sampler = SamplerConfig(**told["sampler"])
+        """Return the student from its network, its JSON `entry`, and the tensors of its `Start`, if it has one."""
+        stored = checked(entry, _StudentEntry, "student")
+        sampler = SamplerConfig(**stored["sampler"])
         if sampler.kind != DISTILLED or sampler.matched != (start is not None):
-            raise ValueError("its student does not fit its sampler")
-        found = cls(network, sampler, *(told[name] for name in ("seed", "steps", "seconds", "history")))
-        if told["calibration"] is not None:
-            found.calibrations[sampler] = Calibration.from_json(told["calibration"])
+            raise ValueError("the sampler of its student does not match the other parts of the student")
+        student = cls(network, sampler, *(stored[name] for name in ("seed", "steps", "seconds", "history")))
+        if stored["calibration"] is not None:
+            student.calibrations[sampler] = Calibration.from_json(stored["calibration"])
         if start is not None:
-            found.starts[sampler] = Start(**start)
-        return found
+            student.starts[sampler] = Start(**start)
+        return student
 
 
 @dataclass
 class Fitted:
-    """What a fit leaves behind."""
+    """All parts of a fitted model."""
 
     layout: Layout
     scaler: Scaler
     network: Network
     record: FitRecord
     rates: tuple[float, ...]
-    """How often each flag of the layout is set in the real rows."""
+    """Share of the real rows in which each flag of the layout is set."""
     moments: Moments
-    """Of the scaled real rows."""
+    """Mean and covariance of the scaled real rows."""
     ending: TerminationTree | None = None
-    """What decides about terminals, where that is not the network."""
+    """Decides whether a row is terminal. None if the network generates terminals."""
     usual_reward: UsualReward | None = None
-    """What decides which rows have the reward that comes again and again."""
+    """Decides which rows have the usual reward. None if the network generates this."""
     regions: Regions | None = None
-    """How often terminals and rewards of a few values come in each part of the world, where nothing decides them."""
+    """How often terminals, and rewards of few values, occur in each region of the state space. None if a tree decides
+    them."""
     discrete: DiscreteLaw | None = None
-    """How likely the discrete values of real rows are that nothing decides."""
+    """The probabilities of the discrete values in real rows, except for values that a tree decides or weights."""
     table: RowTable | None = None
-    """What rows are drawn from, where states and actions are few."""
+    """The table from which rows are drawn, in a world of few states and actions. None if the network generates rows."""
     payouts: Payouts | None = None
-    """Rare rewards, of which the network makes more than there are."""
+    """Rare large rewards. The network generates more of them than there are in the real rows."""
     conditions: Conditions = field(default_factory=Conditions)
-    """What the network is told about rows."""
+    """The conditions that are inputs of the network."""
     shares: Weights = ()
-    """How often each value of each group of few values comes in the real rows."""
+    """The share of each value among the real rows, for each group of columns with few values."""
     quantiles: Quantiles = ()
-    """Of columns of the scaled real rows. None: generated columns are not brought to them."""
+    """Quantiles of columns of the scaled real rows. Empty if generated columns are not corrected to have them."""
     start_quantiles: Quantiles = ()
-    """The same of rows that begin an episode; the others are then those of the rest."""
+    """The same quantiles among episode starts. If they are not empty, `quantiles` are those of all other rows."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
-    """The noise that matched samplers begin from."""
+    """The distribution of the starting noise, for samplers with `matched`."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
     reweightings: dict[SamplerConfig, Reweighting] = field(default_factory=dict)
-    """Of samplers that have calibrations, and blur discrete values."""
+    """How rows are weighted, for calibrated samplers with wrong probabilities of discrete values."""
     ensemble: Ensemble | None = None
-    """What finds rows inconsistent, where it was asked for."""
+    """Dynamics models that recognise inconsistent rows. None without `fit(..., ensemble=True)`."""
     pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
-    """Some rows of each sampler, which a filter goes by."""
+    """Some generated rows of each sampler, with which the filter of `keep` is fitted."""
     student: Student | None = None
-    """What draws rows that nothing is asked of, where the model was distilled."""
+    """The distilled network. None if the model was not distilled."""
 
     def distilled(self) -> Fitted:
-        """The same model with the student in place of the network."""
+        """Return the same model with the student in place of the network."""
         student = self.student
         assert student is not None
         names = ("network", "starts", "calibrations", "reweightings", "pilots")
-        own: Any = {name: getattr(student, name) for name in names}
-        # Where the network blurs no discrete values, its student is not looked at either.
-        return replace(self, **own, discrete=self.discrete if self.reweightings else None, student=None)
+        replaced: Any = {name: getattr(student, name) for name in names}
+        # If the network has the right probabilities of discrete values, those of its student are not checked.
+        return replace(self, **replaced, discrete=self.discrete if self.reweightings else None, student=None)
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
-        """Write the model; `calibration` is that of the settings' own sampler."""
+        """Write the model to a file. `calibration` belongs to the sampler in `settings`."""
         metadata = {
             "format": FORMAT,
             "settings": json.dumps(settings.to_json()),
@@ -181,8 +190,8 @@ class Fitted:
             metadata["student"] = json.dumps(self.student.to_json())
             tensors |= self.student.tensors()
         if settings.sampler in self.reweightings:
-            own = self.reweightings[settings.sampler].tensors()
-            tensors |= {f"reweighting.{name}": tensor for name, tensor in own.items()}
+            reweighting = self.reweightings[settings.sampler].tensors()
+            tensors |= {f"reweighting.{name}": tensor for name, tensor in reweighting.items()}
         if settings.sampler in self.starts:
             start = self.starts[settings.sampler]
             tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
@@ -191,7 +200,8 @@ class Fitted:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Settings, Fitted]:
-        """The settings and the model, on the CPU; every wrong file is refused with its reason."""
+        """Read the settings and the model from a file, to the CPU. Raise a `FormatError` with the reason if the file is
+        not a valid model."""
         if not Path(path).is_file():
             raise FormatError(f"{path}: no such file; expected a model written by Synthesizer.save or `synther fit`")
         try:
@@ -200,25 +210,28 @@ class Fitted:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
         except (SafetensorError, OSError) as error:
             raise FormatError(
-                f"{path} is no safetensors file, or a truncated one ({error}): fit the model again"
+                f"{path} is not a safetensors file, or it is truncated ({error}): fit the model again"
             ) from None
         if metadata.get("format") != FORMAT:
             found = metadata.get("format", "no format")
             if found.startswith(FORMAT.rpartition("-")[0]):
                 raise FormatError(
-                    f"{path} is a model of another version of SynthER ({found}, here {FORMAT}): read it with that one, "
-                    "or fit it again"
+                    f"{path} is a model of another version of SynthER (format {found}, expected {FORMAT}): load it "
+                    "with that version, or fit it again"
                 )
-            raise FormatError(f"{path} is no SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}")
+            raise FormatError(
+                f"{path} is not a SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}"
+            )
         try:
             return _assembled(metadata, tensors)
-        except Exception as error:  # nearly any, where parts do not fit each other
+        except Exception as error:  # parts that do not match can raise nearly any exception
             raise FormatError(
-                f"{path} is a damaged SynthER model, or one of a newer version ({error}): fit it again, or update"
+                f"{path} is a damaged SynthER model, or was saved by a newer version ({error}): fit it again, or "
+                "update SynthER"
             ) from error
 
     def digest(self) -> str:
-        """What tells this model from any other that makes rows."""
+        """Return a hash of everything that affects generated rows."""
         parts = (self.scaler, self.ending, self.usual_reward, self.regions, self.payouts)
         described: list[Any] = [layout_json.to_json(self.layout), *(part and part.to_json() for part in parts)]
         if self.conditions.count:
@@ -230,14 +243,15 @@ class Fitted:
         return digest.hexdigest()
 
     def _tensors(self) -> dict[str, Tensor]:
-        weights = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
-        weights |= {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
+        """Return the tensors of everything but the student and the settings' sampler, by their names in the file."""
+        tensors = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
+        tensors |= {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
         arrays = {} if self.table is None else self.table.arrays()
-        chances = {} if self.discrete is None else self.discrete.tensors()
-        weights |= {f"discrete.{name}": tensor for name, tensor in chances.items()}
-        judges = {} if self.ensemble is None else self.ensemble.tensors()
-        weights |= {f"ensemble.{name}": tensor for name, tensor in judges.items()}
-        return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        discrete = {} if self.discrete is None else self.discrete.tensors()
+        tensors |= {f"discrete.{name}": tensor for name, tensor in discrete.items()}
+        ensemble = {} if self.ensemble is None else self.ensemble.tensors()
+        tensors |= {f"ensemble.{name}": tensor for name, tensor in ensemble.items()}
+        return tensors | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
 class _StudentEntry(TypedDict):
@@ -250,7 +264,8 @@ class _StudentEntry(TypedDict):
 
 
 def _check_network(config: NetworkConfig, columns: int, weights: Mapping[str, Tensor]) -> None:
-    """Refuse settings of another network than the stored one, before it is built: they could name any size."""
+    """Refuse settings that do not match the stored network. This is checked before a network is built, because the
+    settings of a damaged file could name any size."""
     rows = config.embedding if config.squeeze else max(config.embedding, columns)
     expected = {
         "block_weight": (config.depth, config.width, config.width),
@@ -259,106 +274,116 @@ def _check_network(config: NetworkConfig, columns: int, weights: Mapping[str, Te
     }
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
-            raise ValueError(f"network.{name} has the shape {tuple(weights[name].shape)}, its settings say {shape}")
+            raise ValueError(f"expected network.{name} of shape {shape}, got {tuple(weights[name].shape)}")
 
 
 def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Settings, Fitted]:
-    def told(name: str, kind: Any = Any, otherwise: str | None = None) -> Any:
+    """Build the model from the metadata and tensors of a file, and check that all parts match."""
+
+    def stored(name: str, kind: Any = Any, otherwise: str | None = None) -> Any:
         text = metadata.get(name, otherwise)
         if text is None:
-            raise FormatError(f"it says nothing of {name}")
+            raise FormatError(f"its metadata has no {name}")
         return parse(text, kind, name)
 
-    settings = Settings.from_json(told("settings", dict[str, dict[str, Any]]))
+    settings = Settings.from_json(stored("settings", dict[str, dict[str, Any]]))
     if settings.sampler.network_calls > _MOST_CALLS:
-        raise FormatError(f"its sampler calls the network {settings.sampler.network_calls:,} times")
-    layout = layout_json.from_json(told("layout"))
-    scaler = Scaler.from_json(told("scaler"))
-    record, rates = told("record", FitRecord), told("rates", tuple[float, ...])
-    calibration = Calibration.from_json(told("calibration"))
-    ending = told("ending")
+        raise FormatError(
+            f"expected a sampler of at most {_MOST_CALLS:,} network calls, got {settings.sampler.network_calls:,}"
+        )
+    layout = layout_json.from_json(stored("layout"))
+    scaler = Scaler.from_json(stored("scaler"))
+    record, rates = stored("record", FitRecord), stored("rates", tuple[float, ...])
+    calibration = Calibration.from_json(stored("calibration"))
+    ending_entry = stored("ending")
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         group, _, rest = name.partition(".")
         groups.setdefault(group, {})[rest] = tensor
-    table, judges = groups.pop("table", None), groups.pop("ensemble", None)
-    student, student_start = groups.pop("student", None), groups.pop("student_start", None)
-    chances, weighing = groups.pop("discrete", None), groups.pop("reweighting", None)
-    student_weighing = groups.pop("student_reweighting", None)
+    table_tensors, ensemble_tensors = groups.pop("table", None), groups.pop("ensemble", None)
+    student_network, student_start = groups.pop("student", None), groups.pop("student_start", None)
+    discrete_tensors, reweighting = groups.pop("discrete", None), groups.pop("reweighting", None)
+    student_reweighting = groups.pop("student_reweighting", None)
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
-        raise ValueError(f"it holds tensors of {', '.join(groups)}")
+        raise ValueError(f"unexpected groups of tensors: {', '.join(groups)}")
     moments = Moments(**groups["moments"])
-    given = told("conditions", otherwise="null")  # which earlier files have not
-    conditions = Conditions() if given is None else Conditions.from_json(given)
+    # A default ("null", "[]") is for entries that files of earlier versions do not have.
+    conditions_entry = stored("conditions", otherwise="null")
+    conditions = Conditions() if conditions_entry is None else Conditions.from_json(conditions_entry)
     network = _network(layout, settings, conditions, groups["network"])
     flags = {len(layout.flag_names)}
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
     if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
-        raise ValueError("its parts do not fit each other")
-    tree = None if ending is None else TerminationTree.from_json(ending)
-    counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
-    paying = told("usual_reward")
-    usual = None if paying is None else UsualReward.from_json(paying)
-    parts = told("regions", otherwise="null")  # which earlier files have not
-    regions = None if parts is None else Regions.from_json(parts)
-    shares = told("shares", Weights, "[]")  # likewise
+        raise ValueError("its layout, scaler, moments and thresholds have different numbers of columns")
+    ending = None if ending_entry is None else TerminationTree.from_json(ending_entry)
+    table = None
+    if table_tensors is not None:
+        table = RowTable(**{name: tensor.numpy() for name, tensor in table_tensors.items()})
+    usual_entry = stored("usual_reward")
+    usual = None if usual_entry is None else UsualReward.from_json(usual_entry)
+    regions_entry = stored("regions", otherwise="null")
+    regions = None if regions_entry is None else Regions.from_json(regions_entry)
+    shares = stored("shares", Weights, "[]")
     if shares and tuple(map(len, shares)) != layout.class_counts:
-        raise ValueError("its shares of values do not fit its columns")
+        raise ValueError("its shares of values do not match its columns")
     if calibration.weights and tuple(map(len, calibration.weights)) != layout.class_counts:
-        raise ValueError("its weights of values do not fit its columns")
+        raise ValueError("its weights of values do not match its columns")
     if len(calibration.drawn) not in (0, len(layout.following)):
-        raise ValueError("its numbers for tables do not fit its columns")
-    known = [told(name, Quantiles, "[]") for name in ("quantiles", "start_quantiles")]  # likewise
-    lines = corrected_count(layout, scaler)
-    if any(len(each) not in (0, lines) or {*map(len, each)} - {0, len(RANKS)} for each in known):
-        raise ValueError("its quantiles do not fit its columns")
-    law = None if chances is None else DiscreteLaw.restored(layout, told("discrete", tuple[str, ...]), chances)
-    paid = told("payouts", otherwise="null")
-    payouts = None if paid is None else Payouts.from_json(paid)
+        raise ValueError("its calibration of outcomes from tables does not match its columns")
+    quantiles = [stored(name, Quantiles, "[]") for name in ("quantiles", "start_quantiles")]
+    corrected = corrected_count(layout, scaler)
+    if any(len(each) not in (0, corrected) or {*map(len, each)} - {0, len(RANKS)} for each in quantiles):
+        raise ValueError("its quantiles do not match its columns")
+    discrete = None
+    if discrete_tensors is not None:
+        discrete = DiscreteLaw.restored(layout, stored("discrete", tuple[str, ...]), discrete_tensors)
+    payouts_entry = stored("payouts", otherwise="null")
+    payouts = None if payouts_entry is None else Payouts.from_json(payouts_entry)
     if payouts is not None and len(payouts.rates) not in flags:
-        raise ValueError("its payouts do not fit its columns")
-    learned = tree, usual, regions, law, counted, payouts
-    fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *known)
-    if judges is not None:
-        fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
-    if (student is None) != ("student" not in metadata):
-        raise ValueError("it has half a student")
-    if student is not None:
-        pupil = _network(layout, settings, conditions, student)
-        fitted.student = Student.restored(pupil, told("student"), student_start)
-        if any(len(own.thresholds) not in flags for own in fitted.student.calibrations.values()):
-            raise ValueError("the thresholds of its student do not fit its columns")
-        if any(len(own.drawn) not in (0, len(layout.following)) for own in fitted.student.calibrations.values()):
-            raise ValueError("the numbers of its student for tables do not fit its columns")
-    if law is not None and weighing is not None:
-        fitted.reweightings[settings.sampler] = Reweighting.restored(law, weighing)
-    if law is not None and student_weighing is not None and fitted.student is not None:
-        fitted.student.reweightings[fitted.student.sampler] = Reweighting.restored(law, student_weighing)
+        raise ValueError("its payouts do not match its columns")
+    learned = ending, usual, regions, discrete, table, payouts
+    fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *quantiles)
+    if ensemble_tensors is not None:
+        fitted.ensemble = Ensemble.restored(layout, stored("ensemble"), ensemble_tensors)
+    if (student_network is None) != ("student" not in metadata):
+        raise ValueError("a student needs both tensors and metadata, and it has only one of them")
+    if student_network is not None:
+        student = _network(layout, settings, conditions, student_network)
+        fitted.student = Student.restored(student, stored("student"), student_start)
+        if any(len(each.thresholds) not in flags for each in fitted.student.calibrations.values()):
+            raise ValueError("the thresholds of its student do not match its columns")
+        if any(len(each.drawn) not in (0, len(layout.following)) for each in fitted.student.calibrations.values()):
+            raise ValueError("its student's calibration of outcomes from tables does not match its columns")
+    if discrete is not None and reweighting is not None:
+        fitted.reweightings[settings.sampler] = Reweighting.restored(discrete, reweighting)
+    if discrete is not None and student_reweighting is not None and fitted.student is not None:
+        fitted.student.reweightings[fitted.student.sampler] = Reweighting.restored(discrete, student_reweighting)
     fitted.calibrations[settings.sampler] = calibration
-    every = [calibration, *(fitted.student.calibrations.values() if fitted.student else ())]
-    of_parts = None if regions is None else [len(shares) for shares in regions.shares]
-    if any(own.regions and [len(part) for part in own.regions] != of_parts for own in every):
-        raise ValueError("its weights do not fit the parts of its world")
-    if any(not 0 <= one.column < layout.width for own in every for one in own.every_correction):
-        raise ValueError("its corrections do not fit its columns")
+    calibrations = [calibration, *(fitted.student.calibrations.values() if fitted.student else ())]
+    region_sizes = None if regions is None else [len(shares) for shares in regions.shares]
+    if any(each.regions and [len(region) for region in each.regions] != region_sizes for each in calibrations):
+        raise ValueError("its weights of regions do not match its regions")
+    if any(not 0 <= one.column < layout.width for each in calibrations for one in each.every_correction):
+        raise ValueError("its corrections do not match its columns")
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = start = Start(**groups["start"])
         if start.matrix.shape != (layout.width, layout.width) or start.shift.shape != (layout.width,):
-            raise ValueError("its noise does not fit its columns")
+            raise ValueError("its starting noise does not match its columns")
     _try(fitted)
     return settings, fitted
 
 
 def _network(layout: Layout, settings: Settings, conditions: Conditions, weights: Mapping[str, Tensor]) -> Network:
+    """Return the network with these weights."""
     _check_network(settings.network, layout.width, weights)
-    with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced, so they must not use up random numbers
         network = Network(layout.width, settings.network, conditions.count).requires_grad_(False)
     network.load_state_dict(weights)
     return network
 
 
 def _try(fitted: Fitted) -> None:
-    """Take two rows of zeros through all that follows the network, which raises where parts do not fit each other."""
+    """Decode two rows of zeros with everything that comes after the network. This raises if parts do not match."""
     with np.errstate(all="ignore"):
         raw = fitted.scaler.inverse(np.zeros((2, fitted.layout.width)))
         rows = fitted.layout.unpack(np.nan_to_num(raw, posinf=0.0, neginf=0.0))

@@ -1,4 +1,4 @@
-"""Everything that can be chosen about a generator, and the choices that have a name."""
+"""`Settings`: all options of a generator. A preset is a named choice of all options, such as `best` or `laptop`."""
 
 from __future__ import annotations
 
@@ -29,50 +29,54 @@ Residuals = Literal["none", "linear", "bent"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """How rows become numbers for the network, and numbers rows."""
+    """Options for the conversion of rows to the matrix that the network learns, and of generated matrices to rows."""
 
     scaling: Scaling | Mapping[str, str] = "standard"
-    """One scaling for every real column, or a scaling for each of some fields or columns, and one for "default"."""
+    """One scaling for all columns of real numbers, or a dict with a scaling for single fields or columns and one for
+    "default"."""
     coding: Coding = "onehot"
-    """How discrete values are represented."""
+    """How categories are encoded: as one-hot columns or as bits."""
     integers: Integers = "categorical"
-    """Columns of at most 32 different integers, and observations that are one of at most 1,024 rows of integers, as
-    values without an order; or every integer as an ordered number."""
+    """With "categorical", a column of at most 32 different integers is a category, and so is an observation that is one
+    of at most 1,024 different rows of integers. With "ordered", every integer is an ordered number."""
     threshold: Threshold = "calibrated"
-    """When a generated terminal (or other flag) is set: as often as in the real rows, or above one half (the paper)."""
+    """Threshold above which a generated terminal (or another flag) is set. "calibrated" sets it as often as in the real
+    rows, "half" above 0.5 (as in the paper)."""
     spikes: bool = False
-    """Give numbers that come again and again (a clipped velocity) a flag of their own, so that they come back exact and
-    as often; columns of which all numbers do (steps of 0.1) come back on their own values."""
+    """Give a value that occurs again and again in a column of real numbers (a clipped velocity) a flag of its own. It
+    is then generated exactly, and as often as in the real rows. A column that has only such values (steps of 0.1) is
+    generated on exactly these values."""
     residuals: Residuals = "none"
-    """Generate outcomes as what a regression on the rest of the row leaves of them, linear or bent at knots: see
+    """Generate outcomes as residuals of a regression on the rest of the row: "linear", or "bent" with knots. See
     data/residuals.py."""
     finite: Finite = "generated"
-    """Rows of a world of few states and actions, and discrete outcomes that follow from discrete columns alone, as the
-    network generates them, or drawn from tables of the real ones: see data/row_table.py and data/following.py. With
-    tables, rows are also taken such that all discrete values are as likely as in the real rows: see
-    relevance/discrete.py."""
+    """With "counted", rows of a world with few states and actions are drawn from a table of the real rows. In other
+    worlds, discrete outcomes that follow from discrete columns alone are drawn from tables, and rows are weighted so
+    that all discrete values are as likely as in the real rows. With "generated", the network generates everything. See
+    data/row_table.py, data/following.py and relevance/discrete.py."""
     terminals: Terminals = "generated"
-    """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
-    a row decide, if any explain them."""
+    """With "decided", thresholds on the rest of a row decide whether it is terminal, and whether it has the usual
+    reward, if thresholds explain this in the real rows. With "generated", the network generates both."""
     starts: bool = False
-    """Show the network rare rows more often, and draw them at their real share. Without it a fit may lose them: the
-    first rows of episodes, which the network is told, and rewards far from all usual ones (data/payouts.py)."""
+    """Show rare rows to the network more often during the fit, and sample them at their real share. These are episode
+    starts, which become a condition of the network, and rewards far from all usual ones (data/payouts.py). Without this
+    option a fit may lose them."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")
         scalings = self.scaling.values() if isinstance(self.scaling, Mapping) else [self.scaling]
         chosen = [("scaling", value, Scaling) for value in scalings]
-        named = {"coding": Coding, "integers": Integers, "threshold": Threshold}
-        named |= {"residuals": Residuals, "finite": Finite, "terminals": Terminals}
-        chosen += [(name, getattr(self, name), known) for name, known in named.items()]
-        for name, value, known in chosen:
-            if value not in get_args(known):
-                raise ConfigError(f"data.{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+        allowed = {"coding": Coding, "integers": Integers, "threshold": Threshold}
+        allowed |= {"residuals": Residuals, "finite": Finite, "terminals": Terminals}
+        chosen += [(name, getattr(self, name), kind) for name, kind in allowed.items()]
+        for name, value, kind in chosen:
+            if value not in get_args(kind):
+                raise ConfigError(f"data.{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A generator before it has seen data."""
+    """All options of a generator: network, noise levels, fit, sampler, data conversion and student."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     noise: NoiseConfig = field(default_factory=NoiseConfig)
@@ -83,10 +87,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.sampler.kind == DISTILLED:
-            raise ConfigError(f"sampler.kind {DISTILLED!r} is that of a student: set distill.calls to make one")
+            raise ConfigError(
+                f"sampler.kind {DISTILLED!r} is for students only. To make a student, set distill.calls instead"
+            )
 
     def changed(self, **changes: Mapping[str, Any]) -> Settings:
-        """A copy with some options of some parts replaced: `changed(fit={"steps": 5000}, network={"width": 512})`."""
+        """Return a copy with some options replaced, for example `changed(fit={"steps": 5000}, network={"width":
+        512})`."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
         for name, options in changes.items():
             if name not in parts:
@@ -102,7 +109,8 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         described = asdict(self)
-        # Runs of earlier versions are what they were without these.
+        # Options that earlier versions did not have are left out at their defaults, so that runs of those versions
+        # still have the same description.
         if self.distill == DistillConfig():
             del described["distill"]
         if self.fit.window_rows == WINDOW_ROWS:
@@ -115,11 +123,13 @@ class Settings:
 
 
 OVERFIT = 0.1
-"""So far above its lowest no held-out loss rises by chance."""
-_OUTCOMES = {"reward": "standard", "next_observation": "standard"}
-"""Outcomes are residuals, whose tails are not those of a column: to be warped like one makes them harder to learn."""
-_NEAREST = DataConfig(
-    scaling={"default": "blend", **_OUTCOMES},
+"""A fit counts as overfitting if the held-out loss is this far above its lowest value. Chance does not raise it so
+far."""
+_OUTCOME_SCALING = {"reward": "standard", "next_observation": "standard"}
+"""Scaling of the outcomes in `best`. They are residuals of a regression, and their tails differ from those of the
+column itself. A nonlinear scaling would make them harder to learn."""
+_FAITHFUL_DATA = DataConfig(
+    scaling={"default": "blend", **_OUTCOME_SCALING},
     spikes=True,
     residuals="linear",
     finite="counted",
@@ -132,7 +142,7 @@ PRESETS: dict[str, Settings] = {
         noise=NoiseConfig(p_mean=-1.6, sigma_min=0.008, sigma_max=10),
         fit=FitConfig(batch_size=1024, overfit=OVERFIT),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True, restarts=4),
-        data=_NEAREST,
+        data=_FAITHFUL_DATA,
     ),
     "paper": Settings(),
     "fast": Settings(sampler=SamplerConfig(kind="unipc", steps=32)),
@@ -141,35 +151,35 @@ PRESETS: dict[str, Settings] = {
         noise=NoiseConfig(sigma_min=0.005, sigma_max=10),
         fit=FitConfig(steps=4_500, learning_rate=2e-3, evaluate_every=200, overfit=OVERFIT, checkpoint_every=1_000),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True),
-        data=replace(_NEAREST, scaling="quantile", residuals="bent"),
+        data=replace(_FAITHFUL_DATA, scaling="quantile", residuals="bent"),
     ),
 }
 PRESETS["instant"] = replace(PRESETS["best"], distill=DistillConfig(calls=4))
 PRESETS["laptop-instant"] = replace(PRESETS["laptop"], distill=DistillConfig(calls=4))
 
 ABOUT = {
-    "best": "right on noisy, discrete and quantised data, an eighth of the paper's network calls; the default on a GPU",
+    "best": "for noisy, discrete and quantised data, an eighth of the paper's network calls; the default on a GPU",
     "paper": "the paper's network, fit and sampler",
-    "fast": "the paper's network and fit, an eighth of its network calls for a row",
+    "fast": "the paper's network and fit, an eighth of the paper's network calls per row",
     "laptop": "a small network that two CPU cores fit in about a minute; the default without a GPU",
-    "instant": "best with a student: an eighth of its network calls for a row, after a longer fit",
-    "laptop-instant": "laptop with a student: a quarter of its network calls for a row, after a longer fit",
+    "instant": "best with a student: an eighth of the network calls per row, after a longer fit",
+    "laptop-instant": "laptop with a student: a quarter of the network calls per row, after a longer fit",
 }
+"""One line about each preset, for `synther presets`."""
 
 
 LATENTS: Mapping[str, Mapping[str, Any]] = {
     "noise": {"p_mean": -0.4},
     "data": {"scaling": "standard", "residuals": "none"},
 }
-"""Changes of `best` and `laptop` that suit the latents of pixel agents. `paper` and `fast` are as in the paper."""
+"""Changes to `best` and `laptop` for the latents of pixel agents. `paper` and `fast` stay as in the paper."""
 
 
 def preset(name: str | Settings, *, gpu: bool = False, latents: bool = False, **changes: Mapping[str, Any]) -> Settings:
-    """The settings called `name` (`auto`: those that suit the machine), with `changes` as in `Settings.changed`.
+    """Return the settings of the preset `name`, with `changes` as in `Settings.changed`.
 
-    With `latents`, `best` and `laptop` are changed as suits the latents of pixel agents.
-
-    Settings stand for themselves.
+    `name` may also be a `Settings`. "auto" is `best` with a GPU (`gpu`) and `laptop` without. With `latents`, `best`
+    and `laptop` are adapted to the latents of pixel agents.
     """
     if isinstance(name, Settings):
         return name.changed(**changes)
@@ -182,14 +192,15 @@ def preset(name: str | Settings, *, gpu: bool = False, latents: bool = False, **
 
 
 def name_of(settings: Settings) -> str:
-    """The preset that the settings are, or are nearest to, and which of its options they change."""
-    own = _flat(settings)
+    """Return the name of the preset with the fewest differences from `settings`, and the options that differ."""
+    options = _flat(settings)
     changes = {
-        name: [key for key, value in _flat(known).items() if own[key] != value] for name, known in PRESETS.items()
+        name: [key for key, value in _flat(known).items() if options[key] != value] for name, known in PRESETS.items()
     }
     name = min(changes, key=lambda one: len(changes[one]))
     return f"{name} with other {', '.join(changes[name])}" if changes[name] else name
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
+    """Return all options by names such as `fit.steps`."""
     return {f"{part}.{name}": value for part, own in asdict(settings).items() for name, value in own.items()}

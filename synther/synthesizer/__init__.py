@@ -1,4 +1,9 @@
-"""`Synthesizer`: fit on experience, sample more of it, save and load. The one joint of data and diffusion."""
+"""`Synthesizer`: fit a generator on real rows, sample synthetic rows, save and load. This package connects data/ (rows
+as a matrix) with diffusion/ (a network that generates such a matrix).
+
+Read this file first, then together.py (what is fitted), drawing.py (how blocks of rows are generated), picking.py
+(which of them are kept) and shards.py (files of many rows).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,10 @@ import torch
 from numpy.typing import ArrayLike
 
 from synther import compute, formats
-from synther.conditions import Conditions, Told, check_streamed, first_rows, tell
-from synther.data.calibration import Weights
+from synther.conditions import Conditions, RowConditions, check_streamed, compute_conditions, first_rows
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
-from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared, prepare
 from synther.data.row_table import RowTable
@@ -29,7 +32,7 @@ from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.diffusion.distill import distill, student_fit, student_sampler, teacher_rows
-from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
+from synther.diffusion.fit import Diverged, FitResult, keeps_best
 from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.engines import check_workers
@@ -38,10 +41,10 @@ from synther.formats.stream import StoredRows, stored_rows
 from synther.guides import Gradient, Guide
 from synther.model_file import FitRecord, Fitted, Student
 from synther.plain import whole_seed
-from synther.presets import OVERFIT, Settings, preset
+from synther.presets import Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.relevance.dynamics import Ensemble
-from synther.synthesizer.drawing import Drawing, Wishes
+from synther.synthesizer.drawing import ANY_ROWS, Constraints, Drawing
 from synther.synthesizer.likelihood import nats
 from synther.synthesizer.picking import Picking, Relabel
 from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_generated, chosen_sampler
@@ -55,18 +58,21 @@ from synther.synthesizer.together import (
     learn_ending,
     learn_regions,
     learn_usual_reward,
+    real_quantiles,
+    report_overfitting,
+    shares_of,
 )
 
 log = logging.getLogger(__name__)
 
 
 class Synthesizer:
-    """A generator of transitions.
+    """Generates synthetic rows like the real rows that it was fitted on.
 
         model = Synthesizer("paper").fit(real)
         fake = model.sample(5_000_000)
 
-    `settings` is a preset's name or a `Settings`; further keywords change single options:
+    `settings` is the name of a preset or a `Settings`. Other keywords change single options, for example
     `Synthesizer("laptop", fit={"steps": 5000}, sampler={"steps": 32})`.
     """
 
@@ -92,19 +98,20 @@ class Synthesizer:
 
     @property
     def layout(self) -> Layout:
-        """How rows become the matrix of the network and back, with the thresholds of the model's own sampler."""
+        """The layout that converts rows to the network's matrix and back, with the thresholds of the model's own
+        sampler."""
         return self._drawing(TEACHER, Silent()).layout
 
     @property
     def ending(self) -> TerminationTree | None:
-        """The decision tree for terminals. None if the network generates them."""
+        """The decision tree for terminals. None if the network generates terminals."""
         return self._model.ending
 
     @property
     def weighted(self) -> tuple[str, ...]:
-        """The discrete columns that the network blurs. Rows are weighted by how likely their values are."""
-        learned = self._model.reweightings.get(self.settings.sampler)
-        return () if learned is None else tuple(learned.real.names[column] for column in learned.blurred)
+        """The discrete columns with wrong probabilities in the network's rows. Rows are weighted to correct these."""
+        reweighting = self._model.reweightings.get(self.settings.sampler)
+        return () if reweighting is None else tuple(reweighting.real.names[column] for column in reweighting.blurred)
 
     @property
     def scaler(self) -> Scaler:
@@ -116,7 +123,7 @@ class Synthesizer:
 
     @property
     def conditions(self) -> Conditions:
-        """The conditions that `sample` can ask for."""
+        """The conditions that `sample(..., condition=...)` accepts."""
         return self._model.conditions
 
     @property
@@ -126,7 +133,7 @@ class Synthesizer:
 
     @property
     def student(self) -> Student | None:
-        """The network that draws a row in a few calls. None if the model was not distilled."""
+        """The distilled network, which generates a row in a few calls. None if the model was not distilled."""
         return self._model.student
 
     @property
@@ -135,7 +142,7 @@ class Synthesizer:
 
     @property
     def measured(self) -> dict[str, float]:
-        """Step and losses of the weights that were kept: the last ones, or the best ones with early stopping."""
+        """Step and losses of the weights that were kept: the last weights, or the best ones with early stopping."""
         history = self.record.history
         if not keeps_best(self.settings.fit, history):
             return history[-1]
@@ -158,26 +165,29 @@ class Synthesizer:
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
-        """Learn the distribution of `rows`: Transitions, a dict of arrays, a pandas DataFrame, or what `read` takes.
+        """Learn the distribution of `rows`. They may be `Transitions`, a dict of arrays, a pandas DataFrame, or any
+        source that `read` accepts.
 
-        With a `condition`, `sample` can ask for some of the rows, such as rows of high reward. It is the name of a
-        relevance function ("reward", "return"), a function of rows, an array (N,) or (N, K) of numbers, or a dict of
+        With a `condition`, `sample` can generate rows with a certain property, such as a high reward. It is the name of
+        a relevance function ("reward", "return"), a function of rows, an array (N,) or (N, K) of numbers, or a dict of
         these by name.
 
-        With `start`, the fit begins with the weights of a fitted model of the same network. `held_out` (N,) marks the
-        rows on which the loss is measured; do not mark rows that `start` has learned. By default, `fit.holdout` of the
-        rows are drawn at random. Do not hold out whole episodes: episodes differ, so their loss rises before the fit
-        has learned rare rows.
+        With `start`, the fit begins with the weights of a fitted model with the same network options. `held_out` (N,)
+        marks the rows on which the loss is measured. Do not mark rows on which `start` was fitted. By default, a share
+        `fit.holdout` of the rows is chosen at random. Do not hold out whole episodes: episodes differ, so their loss
+        rises before the fit has learned rare rows.
 
         With `ensemble`, small dynamics models are fitted on the rows first. The model keeps them, and `sample` can then
         discard inconsistent rows (`keep`) and replace rewards and terminals (`relabel`).
 
-        A Parquet file or folder with more than `fit.window_rows` rows is streamed: so many rows are in memory at a time
-        and are replaced little by little. Everything but the network is learned from a random sample of at most 2M
-        rows. Such a fit takes no `held_out`, and only conditions that are functions of each row alone.
+        A Parquet file or folder with more than `fit.window_rows` rows is streamed: only `fit.window_rows` rows are in
+        memory at a time, and they are replaced little by little. Everything but the network is learned from a random
+        sample of at most 2M rows. Such a fit accepts no `held_out`, and only conditions that are functions of each
+        single row.
 
-        With a `checkpoint` path, a killed fit resumes from that file when the same call is made again. The file stays
-        there, with that of a student (`student_checkpoint`) beside it. Remove both when the model is saved.
+        With a `checkpoint` path, an interrupted fit resumes from that file if the same call is made again. The file is
+        not removed at the end, and neither is the checkpoint of a student (`student_checkpoint`) next to it. Remove
+        both after you have saved the model.
         """
         progress = resolve(progress)
         stored = rows if isinstance(rows, StoredRows) else stored_rows(rows, self.settings.fit.window_rows)
@@ -186,13 +196,13 @@ class Synthesizer:
         else:
             task = self._begin_streamed(stored, start, held_out, condition)
         how: Any = {"seed": self.seed, "device": self.device, "progress": progress}
-        judges = Ensemble.fit(task.rows, layout=task.prepared.layout, **how) if ensemble else None
-        kept = None if checkpoint is None else Path(checkpoint).expanduser()
-        (result,) = fit_networks([self], [task], kept, progress)
+        dynamics = Ensemble.fit(task.rows, layout=task.prepared.layout, **how) if ensemble else None
+        path = None if checkpoint is None else Path(checkpoint).expanduser()
+        (result,) = fit_networks([self], [task], path, progress)
         if isinstance(result, Diverged):
             raise result
-        self._complete(task, result, progress, None if kept is None else student_checkpoint(kept))
-        self._model.ensemble = judges
+        self._complete(task, result, progress, None if path is None else student_checkpoint(path))
+        self._model.ensemble = dynamics
         return self
 
     def _begin(
@@ -201,40 +211,47 @@ class Synthesizer:
         start: Synthesizer | None,
         held_out: np.ndarray[Any, np.dtype[np.bool_]] | None,
         condition: Any = None,
-        told: Told | None = None,
-        looked: tuple[Prepared, TerminationTree | None] | None = None,
+        conditions: RowConditions | None = None,
+        analysed: tuple[Prepared, TerminationTree | None] | None = None,
     ) -> Task:
-        """The first of three parts of `fit`: together.py has the second, for one or several models. A caller that has
-        computed the conditions of the rows already gives them as `told`, and what `_look_through` has found as
-        `looked`."""
+        """Prepare a fit on `rows`. This is the first of three parts of `fit`. The second is `fit_networks` in
+        together.py, for one or several models, and the third is `_complete`.
+
+        If the caller has computed the conditions of the rows or the result of `_analyse` already, it passes them as
+        `conditions` and `analysed`.
+        """
         warn_of_time_limit(rows)
         data = self.settings.data
-        prepared, ending = self._look_through(rows, start) if looked is None else looked
+        prepared, ending = self._analyse(rows, start) if analysed is None else analysed
         for text in prepared.layout.computed:
             log.info("computed, not generated: %s", textwrap.shorten(text, 160, placeholder=" ..."))
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
-        if told is None:
-            told = tell(rows, condition, first_rows(rows) if data.starts else None)
-        weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
-        marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
+        if conditions is None:
+            conditions = compute_conditions(rows, condition, first_rows(rows) if data.starts else None)
+        is_conditioned = bool(conditions.conditions.scales)
+        weights = None if start is None else self._weights_of(start, prepared.layout, conditions.conditions)
+        held_out_rows = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         decided, counted = data.terminals == "decided", data.finite == "counted"
         usual = learn_usual_reward(rows, prepared.layout) if decided else None
         regions = learn_regions(rows, prepared.layout, ending) if decided else None
-        # A table of rows knows no conditions.
-        table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
+        # Rows with a certain condition cannot be drawn from a table.
+        table = RowTable.fit(rows, prepared.layout) if counted and not is_conditioned else None
         if table is not None:
-            log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
+            log.info("few states and actions: rows are drawn from a table of %d different rows", len(table.count))
         discrete = None
         if counted and table is None:
             discrete = learn_discrete(rows, prepared.layout, ending, usual, regions, self.settings.fit.steps)
-        # Where a condition is asked for, rows come as often as the condition does.
-        seen_more = data.starts and table is None and not told.conditions.scales
-        payouts = Payouts.find(rows, prepared.layout) if seen_more else None
-        return Task(rows, prepared, matrix, weights, marks, ending, usual, regions, discrete, table, payouts, told)
+        # With a condition, payouts must occur as often as the requested value of the condition requires.
+        oversampled = data.starts and table is None and not is_conditioned
+        payouts = Payouts.find(rows, prepared.layout) if oversampled else None
+        return Task(
+            rows, prepared, matrix, weights, held_out_rows, ending, usual, regions, discrete, table, payouts, conditions
+        )
 
-    def _look_through(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:
-        """The rows as a matrix, and what decides about terminals. It needs one core, and no device."""
+    def _analyse(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:
+        """Return the rows as a matrix with its layout, and the tree that decides about terminals. This uses one core
+        and no GPU."""
         data = self.settings.data
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
         how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
@@ -242,7 +259,7 @@ class Synthesizer:
             ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
             prepared = prepare(rows, *how, order, data.finite == "counted", price, ending is not None)
         if ending is not None and prepared.layout.pays_at_end and ending.asks_for_reward(rows):
-            ending = None  # the reward follows from the terminal, and tells nothing about it any more
+            ending = None  # rewards will be computed from terminals, so they cannot decide about terminals
         return prepared, ending
 
     def _begin_streamed(
@@ -252,38 +269,43 @@ class Synthesizer:
         held_out: np.ndarray[Any, np.dtype[np.bool_]] | None,
         condition: Any,
     ) -> Task:
-        """The same for rows that stay on disk."""
+        """Prepare a fit on rows that stay on disk."""
         if held_out is not None:
             raise ConfigError(
-                f"held_out: {len(stored):,} rows are streamed, of which the fit chooses the held-out ones: leave it out"
+                f"held_out: {len(stored):,} rows are streamed, and the fit chooses the held-out ones: leave it out"
             )
         check_streamed(condition)
         config = self.settings.fit
         sample = sample_of(stored, config, self.seed)
-        told = tell(sample.rows, condition, sample.begins if self.settings.data.starts else None)
-        task = self._begin(sample.rows, start, None, condition, told)
+        first = sample.begins if self.settings.data.starts else None
+        conditions = compute_conditions(sample.rows, condition, first)
+        task = self._begin(sample.rows, start, None, condition, conditions)
         with compute.working_on(self.device, "lower fit.window_rows"):
             return with_window(task, stored, sample, condition, config, self.seed)
 
     def _complete(
         self, task: Task, result: FitResult[Network], progress: Progress, checkpoint: Path | None = None
     ) -> Self:
-        """Become the model of these rows and this network, ready to sample. The checkpoint is that of a student."""
+        """Store everything that was fitted, and calibrate the sampler. This is the third part of `fit`.
+
+        `checkpoint` is the path of the checkpoint of a student.
+        """
         rows, prepared = task.rows, task.prepared
-        where, data = compute.describe(self.device), fingerprint(task.all_rows)
-        record = FitRecord(len(task.all_rows), result.steps, result.seconds, where, self.seed, data, result.history)
+        device, data = compute.describe(self.device), fingerprint(task.all_rows)
+        record = FitRecord(len(task.all_rows), result.steps, result.seconds, device, self.seed, data, result.history)
         moments = Moments.of(task.matrix if task.payouts is None else task.matrix[torch.from_numpy(task.learned)]).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
         regions = None if task.regions is None else task.regions.result()
         if usual is not None and task.ending is not None and not task.ending.asks_for_reward(rows):
-            regions = None  # both are decided
+            regions = None  # trees decide both terminals and rewards
         discrete = None if task.discrete is None else task.discrete.result()
-        told = Conditions() if task.told is None else task.told.conditions
+        conditions = Conditions() if task.conditions is None else task.conditions.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
-            regions, discrete, task.table, task.payouts, told, _shares(prepared.layout, rows), *_quantiles(task),
+            regions, discrete, task.table, task.payouts, conditions, shares_of(rows, prepared.layout),
+            *real_quantiles(task),
         )  # fmt: skip
-        self._tell_of_overfitting()
+        report_overfitting(self.settings.fit, self.record.history)
         self._drawing(TEACHER, progress).ready()
         if self.settings.distill.calls and task.table is None:
             self._make_student(self.seed, checkpoint, progress)
@@ -299,22 +321,22 @@ class Synthesizer:
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
-        """Make a student, which draws a row in this many network calls, and is used from now on.
+        """Fit a student, a second network that generates a row in `calls` network calls. From then on, `sample` uses
+        it.
 
-        Rows that something is asked of (a condition, `like`, `guide`, `given`) are still drawn by the fitted network,
-        and so are all with `sample(..., sampler="teacher")`. No real rows are needed: the student learns from `rows`
-        that the fitted network draws, in so many `steps`. By default both follow from the length of the fit, and
-        distilling takes no longer than that. The `seed` is by default the model's. A student that was there before is
-        replaced.
+        Rows with a condition, `like`, `guide` or `given` are still generated by the fitted network, and so are all rows
+        with `sample(..., sampler="teacher")`. No real rows are needed: the fitted network generates `rows` rows, from
+        which the student learns in `steps` steps. The defaults of both depend on the length of the fit, and distilling
+        takes no longer than the fit. The default `seed` is the model's. A previous student is replaced.
 
-        A killed call goes on from its `checkpoint`, as `fit` does.
+        With a `checkpoint` path, an interrupted call resumes from that file, as in `fit`.
         """
         check_generated(self._model, "distill")
         changed = self.settings.changed(distill={"calls": calls, "steps": steps, "rows": rows})
-        student_sampler(changed.distill.calls, changed.sampler)  # refuses a number that makes no student
+        student_sampler(changed.distill.calls, changed.sampler)  # raises an error for an impossible number of calls
         self.settings = changed
-        kept = None if checkpoint is None else Path(checkpoint).expanduser()
-        self._make_student(self.seed if seed is None else whole_seed(seed), kept, resolve(progress))
+        path = None if checkpoint is None else Path(checkpoint).expanduser()
+        self._make_student(self.seed if seed is None else whole_seed(seed), path, resolve(progress))
         return self
 
     def _make_student(self, seed: int, checkpoint: Path | None, progress: Progress) -> None:
@@ -337,46 +359,36 @@ class Synthesizer:
         model.student = Student(result.network, sampler, seed, result.steps, result.seconds, result.history)
         self._drawing(DISTILLED, progress).ready()
 
-    def _tell_of_overfitting(self) -> None:
-        config, history = self.settings.fit, self.record.history
-        if not has_overfit(history, config.overfit or OVERFIT):
-            return
-        least, last = min(history, key=lambda entry: entry["held_out"]), history[-1]
-        figures = least["held_out"], f"{least['step']:,.0f}", last["held_out"], f"{last['step']:,.0f}"
-        told = "the held-out loss was %.3g after %s steps and %.3g after %s: the fit memorised its rows"
-        if keeps_best(config, history):
-            log.info(told + "; the best weights are kept", *figures)
-        else:
-            advice = ". With fit.overfit (--fit.overfit %g) a fit stops in time and keeps its best weights"
-            log.warning(told + advice, *figures, OVERFIT)
-
-    def _weights_of(self, start: Synthesizer, layout: Layout, told: Conditions) -> Network:
-        """Another model's network for the columns of `layout`, which may have come or gone since."""
+    def _weights_of(self, start: Synthesizer, layout: Layout, conditions: Conditions) -> Network:
+        """Return a copy of the network of `start`, with inputs and outputs for the columns of `layout` and for
+        `conditions`. Columns keep their weights by name."""
         if not isinstance(start, Synthesizer):
             raise ConfigError(f"a fit starts from a Synthesizer, got {start!r}: Synthesizer.load(path) reads one")
         if start.settings.network != self.settings.network:
             mine, other = self.settings.network, start.settings.network
             raise ConfigError(f"a fit of {mine} cannot start from one of {other}: expected the same network")
-        before = {name: column for column, name in enumerate(start._model.layout.names)}
-        known = {name: place for place, name in enumerate(start.conditions.names)}
-        columns, conditions = [before.get(name) for name in layout.names], [known.get(name) for name in told.names]
-        return rearranged(start.network, columns, conditions).to(self.device)
+        old_columns = {name: column for column, name in enumerate(start._model.layout.names)}
+        old_conditions = {name: place for place, name in enumerate(start.conditions.names)}
+        columns = [old_columns.get(name) for name in layout.names]
+        places = [old_conditions.get(name) for name in conditions.names]
+        return rearranged(start.network, columns, places).to(self.device)
 
     def _outcome_order(self) -> tuple[str, ...]:
-        """Names of the outcomes in the order of their regression, which fits that start from this one keep."""
+        """Return the names of the outcomes in the order of their regression. Fits that start from this model keep the
+        order."""
         residuals = self._model.scaler.residuals
         return () if residuals is None else tuple(self._model.layout.names[column] for column in residuals.outcomes)
 
-    def _drawing(self, sampler: Sampler | None, progress: Progress, wishes: Wishes = Wishes()) -> Drawing:  # noqa: B008
-        """How rows come about with `sampler`, or the model's own."""
-        config, model = self.sampler_for(sampler, asked=not wishes.none), self._model
+    def _drawing(self, sampler: Sampler | None, progress: Progress, constraints: Constraints = ANY_ROWS) -> Drawing:
+        """Return the object that generates rows with `sampler`. None stands for the default of `sampler_for`."""
+        config, model = self.sampler_for(sampler, asked=not constraints.none), self._model
         if config.kind == DISTILLED:
             model = model.distilled()
-        return Drawing(model, self.settings, config, self.precision, progress, wishes)
+        return Drawing(model, self.settings, config, self.precision, progress, constraints)
 
     def sampler_for(self, sampler: Sampler | None = None, *, asked: bool = False) -> SamplerConfig:
-        """The sampler that `sample(..., sampler=sampler)` draws rows with; `asked` is whether something is asked of
-        them. By default it is the student's, where there is one and nothing is asked."""
+        """Return the sampler that `sample(..., sampler=sampler)` uses. `asked` says whether there is a condition,
+        `like`, a guide or `given`. The default is the student's sampler if there is a student and `asked` is False."""
         return chosen_sampler(sampler, self.settings, self._model.student, asked=asked)
 
     def sample(
@@ -395,29 +407,31 @@ class Synthesizer:
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
-        """Draw `count` new rows into memory. Every call draws other rows, unless you pass a `seed`.
+        """Generate `count` rows in memory. Each call returns different rows. Pass a `seed` to get the same rows again.
 
-        The same seed gives the same rows, and a smaller count gives the first of them. If the model has a student (see
-        `distill`), the student draws the rows, unless you ask for certain rows or choose another `sampler`.
+        With the same seed, a smaller count returns the first rows of a larger one. If the model has a student (see
+        `distill`), the student generates the rows. The fitted network does so with a condition, `like`, `guide` or
+        `given`, or with `sampler="teacher"`.
 
-        A model that was fitted with a `condition` can draw rows that meet it: `top(0.1)`, `bottom(0.2)`,
-        `between(0.4, 0.6)`, a value, an array of values to choose from, real rows whose values to use, or a dict of
+        A model that was fitted with a `condition` can generate rows that meet it: `top(0.1)`, `bottom(0.2)`,
+        `between(0.4, 0.6)`, a value, an array of values to choose from, real rows with the values to use, or a dict of
         these by name. With `guidance` 1, rows are distributed like the real rows that meet the condition. Values above
         1 go further in that direction, and 0 ignores the condition. Several conditions can have a weight each, by name.
-        `condition="start"` asks for rows that begin an episode.
+        `condition="start"` generates episode starts.
 
-        With `like`, each row starts as one of these rows; noise is added and removed again. A `strength` near 0 changes
-        little, and with 1 nothing is left of the given rows.
+        With `like`, each row starts as one of these rows. Noise is added to it and removed again. A `strength` near 0
+        changes the rows little. With strength 1, the result does not depend on the given rows.
 
-        A `guide` moves rows towards a policy (`policy_guide`), what critics value (`value_guide`), or along a gradient
-        of your own: see guides.py. Guides need actions that are numbers.
+        A `guide` moves rows towards a policy (`policy_guide`), towards actions that a critic values highly
+        (`value_guide`), or along a user-defined gradient. See guides.py. Guides need actions that are numbers.
 
-        With `given` observations, actions or both, the rest of each row is drawn: one row for each, in order, without a
-        `count`.
+        With `given` observations, actions or both, the rest of each row is generated. There is one row for each given
+        one, in the same order, so leave out `count`.
 
-        With `keep` below 1, more rows are drawn and this share of them is kept: those that the ensemble finds less
-        consistent than real rows go first. `relabel="ensemble"` replaces reward and terminal by draws of the ensemble,
-        a dict {"reward": f, "terminal": g} by what functions of rows say, (N,) each.
+        With `keep` below 1, more rows are generated and this share of them is kept. Rows that the ensemble finds less
+        consistent than real rows are discarded first. `relabel="ensemble"` replaces rewards and terminals by samples
+        from the ensemble. A dict {"reward": f, "terminal": g} replaces them by the results of functions of rows, (N,)
+        each.
         """
         requests = Requests(condition, guidance, like, strength, guide, given, keep, relabel)
         count = requests.count(count)
@@ -447,7 +461,7 @@ class Synthesizer:
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
-        """The rows of `sample` block by block, while the next ones are drawn."""
+        """Generate the rows of `sample` block by block. The next blocks are generated while you use the present one."""
         requests = Requests(condition, guidance, like, strength, guide, given, keep, relabel)
         yield from self._blocks(count, seed, sampler, requests, progress)
 
@@ -470,10 +484,10 @@ class Synthesizer:
                 phase.advance(len(block))
 
     def _dressed(self, arrays: Mapping[str, Any]) -> Transitions:
-        """Generated arrays as rows that know their spaces."""
+        """Return generated arrays as `Transitions` with the spaces and the environment of the real rows."""
         layout = self._model.layout
-        known: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
-        return Transitions.of(arrays, **known, env_id=layout.env_id, env_options=layout.env_options)
+        spaces: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
+        return Transitions.of(arrays, **spaces, env_id=layout.env_id, env_options=layout.env_options)
 
     def sample_to(
         self,
@@ -490,17 +504,17 @@ class Synthesizer:
         progress: Progress | bool = True,
         **workers: Unpack[Workers],
     ) -> Transitions:
-        """Write `count` new rows to a file or a folder, of any size, in constant memory; return the first 100,000 or
-        fewer to look at.
+        """Write `count` generated rows to a file or a folder, in constant memory. Return the first 100,000 of them (or
+        fewer) as a preview.
 
-        Rows of a file gather in a folder `PATH.partial`, and an interrupted call goes on from what is there. This works
-        because the default seed is 0: every call draws the same rows, those of `sample` with that seed. Pass another
-        `seed` for other rows.
+        While a file is written, its rows are collected in a folder `PATH.partial`, and an interrupted call continues
+        with the rows that are there. This works because the default seed is 0: every call generates the same rows as
+        `sample` with that seed. Pass another `seed` to get other rows.
 
-        A `path` that ends with a slash, has no suffix, or is a folder already becomes a folder of Parquet files, which
-        hold the same rows. Any process can write any of its files: `parallel=2` lets two child processes do it, and
-        `engine="ray"` those of a cluster, with `gpus` and `address` as in `synther.engines.run_all`. An interrupted
-        call goes on with the files that are missing, also with other workers.
+        If `path` ends with a slash, has no suffix, or is a folder, the same rows are written to a folder of Parquet
+        files. Several processes can write these files: `parallel=2` uses two child processes, and `engine="ray"` the
+        processes of a cluster, with `gpus` and `address` as in `synther.engines.run_all`. An interrupted call continues
+        with the missing files, also with other workers.
         """
         count, seed = check_count(count), whole_seed(seed)
         final, progress = Path(path).expanduser(), resolve(progress)
@@ -511,12 +525,12 @@ class Synthesizer:
             formats.check_rows_target(path)
             if not alone:
                 raise ConfigError(
-                    f"{path}: several workers write a folder, not a single file: choose a folder as --out"
+                    f"{path}: several workers can only write a folder, not a single file: choose a folder as --out"
                 )
         if not alone and isinstance(relabel, Mapping):
-            raise ConfigError("relabel: functions stay in this process: leave out engine and parallel")
+            raise ConfigError("relabel: functions cannot be sent to other processes: leave out engine and parallel")
         if not alone and guide is not None:
-            raise ConfigError("a guide stays in this process: leave out engine and parallel")
+            raise ConfigError("guide: it cannot be sent to other processes: leave out engine and parallel")
         requests = Requests(condition, guidance, guide=guide, keep=keep, relabel=relabel)
         picking = self._picking(sampler, requests, progress)
         if into_folder:
@@ -530,39 +544,44 @@ class Synthesizer:
         return write_file(final, count, seed, picking, self._dressed, progress)
 
     def _picking(self, sampler: Sampler | None, requests: Requests, progress: Progress) -> Picking:
-        """Rows that are a function of the model, the seed and these requests, with all found out that they need."""
-        choice, wishes = requests.choice(self._model), requests.wishes(self._model)
-        return Picking(self._drawing(sampler, progress, wishes).ready(), choice)
+        """Return the object that generates rows for these requests and keeps the right ones. It is calibrated already,
+        so its rows depend only on the model, the requests and the seed."""
+        choice, constraints = requests.choice(self._model), requests.constraints(self._model)
+        return Picking(self._drawing(sampler, progress, constraints).ready(), choice)
 
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
-        """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
-        the network sees them, a matrix (count, D) of std 1, and what they would be as transitions."""
+        """Generate rows and yield each state between noise and data, for plots.
+
+        For each noise level of the model's sampler, yield the level, the rows as the network sees them (a matrix
+        (count, D), of std 1 for finished rows), and the same rows decoded as transitions.
+        """
         drawing = self._drawing(TEACHER, Silent())
         for sigma, rows in drawing.sampler.trace(seed, min(check_count(count), drawing.sampler.block_rows)):
             matrix = rows.float().cpu().numpy()
             yield sigma, matrix, drawing.decoded(matrix)
 
     def matrix(self, rows: Transitions) -> np.ndarray[Any, Any]:
-        """`rows` as the network sees them, without noise. (N, D)"""
+        """Return `rows` as the network sees them, without noise. (N, D)"""
         return self.scaler.transform(self.layout.pack(rows))
 
     def rows_of(self, matrix: np.ndarray[Any, Any]) -> Transitions:
-        """The reverse of `matrix`: what the network makes (N, D), as rows, flags cut as the model's own sampler cuts
-        them."""
+        """Convert an output of the network (N, D) to rows. This is the inverse of `matrix`. Flags are cut at the
+        thresholds of the model's own sampler."""
         return self._drawing(TEACHER, Silent()).decoded(matrix)
 
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)
+        """Return the log-likelihood of each row under the model in nats, in the rows' original units. (N,)
 
-        Scaling by quantiles or blend follows the rows it was fitted on closely: where these were few thousand, it makes
-        them look more likely than fresh ones, by some hundredths of a nat a column.
+        Discrete columns count as real ones. The scalings "quantile" and "blend" follow the rows that they were fitted
+        on closely. If there were only a few thousand rows, these look more likely than new rows, by some hundredths of
+        a nat per column.
         """
         if steps < 1:
             raise ConfigError(f"steps must be at least 1, got {steps}")
         return nats(self._model, self.settings.noise, rows, steps)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """One safetensors file with everything that `load` needs."""
+        """Save the model to one safetensors file, with everything that `load` needs."""
         calibration = self._drawing(TEACHER, Silent()).ready().calibration
         self._model.save(Path(path).expanduser(), self.settings, calibration)
 
@@ -570,7 +589,7 @@ class Synthesizer:
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", precision: compute.Precision = "auto"
     ) -> Synthesizer:
-        """A saved model, ready to sample, on any device."""
+        """Load a saved model, ready to sample. The device may differ from the one on which the model was fitted."""
         with torch.inference_mode(False):
             settings, fitted = Fitted.load(Path(path).expanduser())
             model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
@@ -584,35 +603,14 @@ class Synthesizer:
 
 
 def student_checkpoint(checkpoint: Path) -> Path:
-    """Where `fit` keeps the state of a student, beside its own checkpoint."""
+    """Return the path of the student's checkpoint. `fit` keeps it next to its own checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}-student")
-
-
-def _shares(layout: Layout, rows: Transitions) -> Weights:
-    """How often each value of each group of few values comes in `rows`."""
-    counts = layout.class_counts
-    columns = layout.classes(rows).T
-    found = [np.bincount(column, minlength=count) / len(rows) for column, count in zip(columns, counts, strict=True)]
-    return tuple(tuple(share.tolist()) for share in found)
-
-
-def _quantiles(task: Task) -> tuple[Quantiles, Quantiles]:
-    """Those of the real rows, and of starts of episodes: none if the network is not told which rows are starts."""
-    matrix, learned, first = task.matrix, task.learned, None if task.told is None else task.told.first
-
-    def of(chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Quantiles:
-        some = torch.from_numpy(chosen[:: max(1, -(-len(chosen) // MOST_ROWS))]).to(matrix.device)
-        return quantiles(task.prepared.layout, task.prepared.scaler, matrix[some])
-
-    if first is None:
-        return of(learned), ()
-    return of(learned[~first[learned]]), of(learned[first[learned]])
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     try:
         return np.empty(shape, dtype)
-    except (MemoryError, ValueError):  # the latter where not even the number of bytes is a number that NumPy knows
+    except (MemoryError, ValueError):  # ValueError if the number of bytes is too large for NumPy
         raise ConfigError(
-            f"{shape[0]:,} rows do not fit into memory: ask for fewer, or let sample_to write them to a file"
+            f"{shape[0]:,} rows do not fit into memory: generate fewer, or let sample_to write them to a file"
         ) from None

@@ -1,4 +1,13 @@
-"""Blocks of rows from a fitted model: the noise that they begin from, and flags as frequent as in the real rows."""
+"""`Drawing`: generates blocks of rows from a fitted model with one sampler.
+
+The rows of a network differ from the real rows in small ways, and these differences depend on the sampler. So a few
+rows are generated first, and corrections are measured on them: the starting noise (so that means and covariances are
+right), corrections of single columns, thresholds of flags, and weights of rows (so that terminals, payouts and discrete
+values are as frequent as in the real rows). The corrections are kept with the model. Then any number of rows is
+generated block by block.
+
+Read `Drawing.blocks` first (how rows are generated and weighted), then `_calibrated` (how corrections are measured).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther import compute
-from synther.conditions import Asking
+from synther.conditions import ConditionSampler
 from synther.cores import cores
 from synther.data.calibration import Calibration, class_weights, rebalanced, resampled
 from synther.data.decoding import Decoded, Decoder
@@ -39,23 +48,24 @@ from synther.relevance.discrete import Reweighting
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_CALIBRATION, _MATCHING = 0, 1  # streams of random numbers, of which each fit has its own
-_REBALANCING, _REDRAWING = 5, 20  # others, beside those of diffusion/
-_MOST_TRIES = 64  # to draw a row again
-_MATCHING_ROWS = 100_000  # a std to a quarter of a per cent,
-_MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
-_CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more
-_THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it
-_MANY_BLOCKS = 10  # for which it pays to capture what draws them
-_DECODED_TOGETHER = 8  # blocks of a CPU: less Python for each
-_LEAST_STD = 0.05  # of numbers that decide about values: a generator that makes less has not learned anything
+_CALIBRATION, _MATCHING = 0, 1  # streams of random numbers that are different for each fit, see `_stream`
+_REBALANCING, _REDRAWING = 5, 20  # streams of random numbers beside those of diffusion/
+_MOST_TRIES = 64  # how many times a row is generated at most, until it is accepted
+_MATCHING_ROWS = 100_000  # number of rows for matching moments: a std is then known to a quarter of a per cent
+_MATCHING_BLOCKS = 32  # maximum number of blocks for matching moments: more would take minutes on a CPU
+_CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # maximum size of a calibration: the larger of the two
+_THREADS = 4  # threads that decode generated blocks: a GPU generates a block faster than one thread decodes it
+_MANY_BLOCKS = 10  # minimum number of blocks for which capturing a CUDA graph pays off
+_DECODED_TOGETHER = 8  # number of blocks that a CPU decodes together, to reduce the overhead of Python
+_LEAST_STD = 0.05  # lower bound of the std of columns that decide about outcomes from tables: such a column of a
+# generator that has learned anything has a larger std
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What rows are to be, beyond what the model makes by itself."""
+class Constraints:
+    """What the caller of `sample` requires of the rows. None of these are needed for rows like all real rows."""
 
-    asking: Asking | None = None
+    conditions: ConditionSampler | None = None
     like: Like | None = None
     guide: Guide | None = None
     known: Known | None = None
@@ -65,8 +75,13 @@ class Wishes:
         return all(getattr(self, each.name) is None for each in fields(self))
 
 
+ANY_ROWS = Constraints()
+"""No constraints: rows are distributed like the real rows."""
+
+
 class Drawing:
-    """A fitted model and one sampler. What has to be found out before it draws is kept with the model."""
+    """Generates rows from a fitted model with one sampler. Measured corrections of the sampler are stored in the
+    model."""
 
     def __init__(
         self,
@@ -75,63 +90,67 @@ class Drawing:
         config: SamplerConfig,
         precision: compute.Precision,
         progress: Progress,
-        wishes: Wishes = Wishes(),  # noqa: B008, which is frozen
+        constraints: Constraints = ANY_ROWS,
     ) -> None:
         self.model, self.settings, self.config = model, settings, config
-        self.precision, self.progress, self.wishes = precision, progress, wishes
-        self._plain = self if wishes.none else Drawing(model, settings, config, precision, progress)
+        self.precision, self.progress, self.constraints = precision, progress, constraints
+        self._unconstrained = self if constraints.none else Drawing(model, settings, config, precision, progress)
 
     def ready(self) -> Self:
-        """The same, with everything found out."""
+        """Measure all corrections that this sampler needs, and return self."""
         _ = self.sampler, self.calibration
         return self
 
     @cached_property
     def sampler(self) -> BlockSampler:
-        # Given values, and those of rows that are like given ones, are right already.
-        found = self.calibration if self.wishes.like is None and self.wishes.known is None else None
-        if found is None or not found.every_correction:
+        """The sampler of blocks of scaled rows, with the corrections of single columns."""
+        # With `given` or `like`, columns need no correction, because they come from real rows.
+        from_network = self.constraints.like is None and self.constraints.known is None
+        calibration = self.calibration if from_network else None
+        if calibration is None or not calibration.every_correction:
             return self._uncorrected
-        correct = Corrector(found.corrections, found.start_corrections, self._uncorrected.device)
-        better = copy(self._uncorrected)
-        better.corrected = lambda rows, given: correct(rows, self._begins(given))
-        return better
+        correct = Corrector(calibration.corrections, calibration.start_corrections, self._uncorrected.device)
+        corrected = copy(self._uncorrected)
+        corrected.corrected = lambda rows, conditions: correct(rows, self._begins(conditions))
+        return corrected
 
     @cached_property
     def _uncorrected(self) -> BlockSampler:
         starts = self.model.starts
         if self.config.matched and self.config not in starts:
-            starts[self.config] = self._plain._matched_start()
+            starts[self.config] = self._unconstrained._matched_start()
         return self._sampler_from(starts.get(self.config))
 
-    def _begins(self, given: Tensor | None) -> Tensor | None:
-        """Which rows begin an episode (N,), of their conditions (N, K); None where the network is not told."""
-        return None if given is None or self.model.conditions.starts is None else given[:, 0] > 0.5
+    def _begins(self, conditions: Tensor | None) -> Tensor | None:
+        """Return which rows are episode starts (N,), from the conditions of the rows (N, K). None if episode starts are
+        not a condition."""
+        return None if conditions is None or self.model.conditions.starts is None else conditions[:, 0] > 0.5
 
     @cached_property
     def calibration(self) -> Calibration:
-        """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own.
+        """The corrections that make flags (above all terminals) and other values as frequent as in the real rows. Each
+        sampler has its own calibration.
 
-        It is found on rows that nothing is asked of. Cuts, and by how much the odds of a terminal are raised, correct
-        the generator; they draw rows that were asked for towards no average.
+        It is always measured without constraints. The thresholds and the odds of a terminal correct errors of the
+        generator. They do not pull rows with a condition towards the average of all rows.
         """
         model = self.model
-        known = model.rates, model.shares, model.regions, model.discrete, model.payouts, model.layout.following
-        corrected = any(known) or self._has_quantiles
+        targets = model.rates, model.shares, model.regions, model.discrete, model.payouts, model.layout.following
+        corrected = any(targets) or self._corrects_quantiles
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
-            model.calibrations[self.config] = self._plain._calibrated()
+            model.calibrations[self.config] = self._unconstrained._calibrated()
         return model.calibrations[self.config]
 
     @cached_property
     def layout(self) -> Layout:
-        """The model's, with the thresholds of this sampler."""
+        """The model's layout, with the thresholds of this sampler."""
         return self.model.layout.with_thresholds(self.calibration.thresholds)
 
     @property
-    def _has_quantiles(self) -> bool:
-        """Whether columns are to have those of real rows."""
+    def _corrects_quantiles(self) -> bool:
+        """Whether columns are corrected to have the quantiles of the real rows."""
         return self.config.matched and any((*self.model.quantiles, *self.model.start_quantiles))
 
     @cached_property
@@ -144,76 +163,84 @@ class Drawing:
         return Decoder(layout, model.scaler, model.ending, unusual, self._uncorrected.device, calibration.drawn)
 
     def decoded(self, matrix: Array) -> Transitions:
-        """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
+        """Convert an output of the network (N, D) to rows. Trees decide about terminals and rewards, if the model has
+        trees."""
         return self.decoder(torch.from_numpy(np.ascontiguousarray(matrix))).rows
 
     def _consistent(self, decoded: Decoded, draw: np.random.Generator) -> NDArray[np.int64]:
-        """Which rows to take so that rewards do not contradict the rest of them."""
+        """Return the numbers of the rows to take, so that no reward contradicts the rest of its row. (N,)"""
         rows, unusual = decoded.rows, decoded.unusual
         if unusual is None or self.model.usual_reward is None:
             return np.arange(len(rows))
         return self.model.usual_reward.consistent(rows, unusual, draw)
 
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
-        """The blocks from number `first` on that make up `count` rows, the last one cut."""
-        # Rows that are like given ones have as many terminals, and as many of each value, as those.
-        odds = self.calibration.terminal_odds if self.wishes.like is None else 1.0
-        weighed = self.wishes.like is None
-        block_rows, in_order = self.sampler.block_rows, self.wishes.known is not None
-        wanted = range(first, -(-count // block_rows))
+        """Return an iterator over the blocks that make up `count` rows, starting with block number `first`. The last
+        block is cut to the remaining rows."""
+        # With `like`, terminals and other values must occur as often as in the rows that the user passed.
+        odds = self.calibration.terminal_odds if self.constraints.like is None else 1.0
+        is_weighted = self.constraints.like is None
+        block_rows, in_order = self.sampler.block_rows, self.constraints.known is not None
+        numbers = range(first, -(-count // block_rows))
 
-        def drawn(block: int) -> np.random.Generator:
+        def generator(block: int) -> np.random.Generator:
             return np.random.default_rng([_REBALANCING, seed, block])
 
         def finish(block: int, decoded: Decoded) -> Transitions:
-            draw, rows = drawn(block), decoded.rows
+            draw, rows = generator(block), decoded.rows
             taken = np.arange(len(rows))
-            if not in_order:  # where none takes another's place
+            if not in_order:  # with given columns, each row must stay in its place
                 taken = self._consistent(decoded, draw)
-                weight = self._weight(self.calibration, rows) if weighed else None
+                weight = self._weight(self.calibration, rows) if is_weighted else None
                 if weight is not None:
                     taken = taken[resampled(weight[taken], draw)]
                 taken = taken[rebalanced(rows.terminal[taken], odds, draw)]
-            return rows[taken[: count - block * block_rows]]  # a copy: theirs is the memory of the next block
+            return rows[
+                taken[: count - block * block_rows]
+            ]  # a copy, because the next block reuses the memory of `rows`
 
         if in_order and self.model.payouts is not None:
-            return (self._in_order(self.model.payouts, seed, b, drawn(b))[: count - b * block_rows] for b in wanted)
+            payouts = self.model.payouts
+            return (self._in_order(payouts, seed, b, generator(b))[: count - b * block_rows] for b in numbers)
         table, layout = self.model.table, self.layout
         if table is not None:
-            return (table.draw(min(block_rows, count - b * block_rows), layout, drawn(b)) for b in wanted)
-        return self._finished(seed, wanted, finish)
+            return (table.draw(min(block_rows, count - b * block_rows), layout, generator(b)) for b in numbers)
+        return self._finished(seed, numbers, finish)
 
     def _in_order(self, payouts: Payouts, seed: int, block: int, draw: np.random.Generator) -> Transitions:
-        """A block of rows of which some columns are given, so that none takes another's place. Rows with a payout, of
-        which the network makes too many, are accepted as often as their weight says, and drawn again otherwise."""
+        """Generate a block of rows with given columns, in which each row must stay in its place.
+
+        The network generates too many payouts. So each row is accepted with the probability of its weight, and
+        generated again otherwise (rejection sampling).
+        """
         tries, size = list[Transitions](), self.sampler.block_rows
         accepted, last = np.zeros(size, bool), np.zeros(size, np.int64)
         while not accepted.all() and len(tries) < _MOST_TRIES:
-            own = np.random.default_rng([_REDRAWING, seed, len(tries)]).integers(2**31) if tries else seed
-            rows = self.decoder(self.sampler.draw(int(own), block)).rows
+            try_seed = np.random.default_rng([_REDRAWING, seed, len(tries)]).integers(2**31) if tries else seed
+            rows = self.decoder(self.sampler.draw(int(try_seed), block)).rows
             last[~accepted] = len(tries)
             accepted |= draw.random(size) < payouts.weights(rows.reward, self.calibration.payout_odds)
-            tries.append(rows[np.arange(size)])  # a copy: theirs is the memory of the next block
+            tries.append(rows[np.arange(size)])  # a copy, because the next block reuses the memory of `rows`
         return Transitions.concatenate(tries)[last * size + np.arange(size)]
 
-    def _weight(self, found: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
-        """How likely each of the rows is to be taken (N,); None where all are alike."""
+    def _weight(self, calibration: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
+        """Return the weight with which each row is resampled (N,). None if all weights are equal."""
         model, weights = self.model, list[NDArray[np.float64]]()
         if model.payouts is not None:
-            weights.append(model.payouts.weights(rows.reward, found.payout_odds))
-        learned = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
-        if learned is not None:
-            weights.append(learned.weights(rows))
-        if found.weights:
-            weights.append(found.row_weights(model.layout.classes(rows)))
-        if found.regions and model.regions is not None:
-            weights.append(np.array(found.regions)[model.regions.places(rows)])
+            weights.append(model.payouts.weights(rows.reward, calibration.payout_odds))
+        reweighting = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
+        if reweighting is not None:
+            weights.append(reweighting.weights(rows))
+        if calibration.weights:
+            weights.append(calibration.row_weights(model.layout.classes(rows)))
+        if calibration.regions and model.regions is not None:
+            weights.append(np.array(calibration.regions)[model.regions.places(rows)])
         return np.prod(weights, axis=0) if weights else None
 
     def _finished(self, seed: int, blocks: range, finish: Callable[[int, Decoded], T]) -> Iterator[T]:
-        """What `finish` makes of each block's number and rows, in order; meanwhile the next ones are drawn."""
+        """Yield `finish(number, rows)` of each block, in order. The next blocks are generated at the same time."""
         sampler, decoder = self.sampler, self.decoder
-        size, many = sampler.block_rows, blocks.stop - blocks.start  # for which len() may have no number
+        size, many = sampler.block_rows, blocks.stop - blocks.start  # the range may be too long for len()
         if sampler.device.type == "cpu":
 
             def finished_some(first: int, matrix: Tensor) -> list[T]:
@@ -232,7 +259,7 @@ class Drawing:
                 return finish(block, decoder(torch.from_numpy(arrived)))
             return finish(block, decoder.rows(arrived, size))
 
-        # Before there are threads, which must leave the device alone while work is captured.
+        # Capture before threads start, because threads must not use the device during a capture.
         captured = many >= _MANY_BLOCKS and sampler.device.type == "cuda" and sampler.may_be_captured
         draw = sampler.captured(pack) if captured else lambda seed, block: pack(sampler.draw(seed, block))
         threads = min(cores(), _THREADS)
@@ -246,13 +273,14 @@ class Drawing:
                 yield waiting.popleft().result()
 
     def _sampler_from(self, start: Start | None) -> BlockSampler:
-        model, wishes, noise = self.model, self.wishes, self.settings.noise
-        asking = model.conditions.asking() if wishes.asking is None else wishes.asking
-        asked: Any = {"asked": asking, "like": wishes.like, "known": wishes.known, "guide": self._guided()}
-        return BlockSampler(model.network, noise, self.config, self.precision, start, **asked)
+        model, constraints, noise = self.model, self.constraints, self.settings.noise
+        conditions = model.conditions.asking() if constraints.conditions is None else constraints.conditions
+        parts: Any = {"like": constraints.like, "known": constraints.known, "guide": self._guided()}
+        return BlockSampler(model.network, noise, self.config, self.precision, start, asked=conditions, **parts)
 
     def _guided(self) -> Guided | None:
-        guide, model = self.wishes.guide, self.model
+        """Return the guide as a function of scaled rows. None without a guide."""
+        guide, model = self.constraints.guide, self.model
         if guide is None or not guide.strength:
             return None
         device = next(model.network.parameters()).device
@@ -260,13 +288,13 @@ class Drawing:
         return lambda x, denoised, sigma: guide.moved(x, denoised, sigma, view)
 
     def _stream(self, which: int) -> int:
-        """A seed that no ordinary one equals. Each fit has its own: what few rows show by chance then differs from fit
-        to fit, and is not wrong in the same way in all of them."""
+        """Return a seed above 2**31, where users hardly choose one. It is different for each fit, so the sampling
+        errors of calibrations are independent between fits."""
         record = self.model.record
         return 2**31 + 2 * zlib.crc32(f"{record.seed} {record.data}".encode()) + which
 
     def _matched_start(self) -> Start:
-        """The noise to begin from, so that rows have the real moments."""
+        """Return the starting noise with which generated rows have the mean and covariance of the real rows."""
         block_rows = compute.block_rows(self.model.network.frequencies.device)
         rows = min(_MATCHING_ROWS, self._affordable_rows() / ROUNDS)
         blocks = min(math.ceil(rows / block_rows), _MATCHING_BLOCKS)
@@ -276,8 +304,8 @@ class Drawing:
             def generated(start: Start, number: int) -> Moments:
                 sampler = self._sampler_from(start)
                 drawn = []
-                wanted = range(number * blocks, (number + 1) * blocks)
-                for rows in sampler.drawn(self._stream(_MATCHING), wanted, lambda _, rows: rows):
+                numbers = range(number * blocks, (number + 1) * blocks)
+                for rows in sampler.drawn(self._stream(_MATCHING), numbers, lambda _, rows: rows):
                     drawn.append(rows)
                     phase.advance(block_rows)
                 return Moments.of(torch.cat(drawn)).cpu()
@@ -287,7 +315,8 @@ class Drawing:
             return match(self.model.moments, generated, free)
 
     def _calibrated(self) -> Calibration:
-        """From enough generated rows to see the rarest flag. Terminals are counted in rows as they will be drawn."""
+        """Generate enough rows to see the rarest flag, and measure all corrections on them, one after the other. Each
+        correction is measured on rows to which the previous ones have been applied."""
         model, sampler, seed = self.model, self._uncorrected, self._stream(_CALIBRATION)
         blocks = range(max(1, round(self._calibration_rows() / sampler.block_rows)))
         drawn = []
@@ -295,86 +324,92 @@ class Drawing:
             for matrix in sampler.drawn(seed, blocks, lambda _, matrix: matrix):
                 drawn.append(matrix)
                 phase.advance(sampler.block_rows)
-        found = Calibration(model.layout.thresholds)
-        if self._has_quantiles:
+        result = Calibration(model.layout.thresholds)
+        if self._corrects_quantiles:
             begins = [self._begins(sampler.given(seed, block)) for block in blocks]
-            found = replace(
-                found, corrections=self._corrections(drawn, begins), start_corrections=self._start_corrections()
+            result = replace(
+                result, corrections=self._corrections(drawn, begins), start_corrections=self._start_corrections()
             )
-            # Flags are counted in rows that lines were not found in, as all later rows are: half of them in turn.
-            others = [self._corrections(drawn[side::2], begins[side::2]) or found.corrections for side in (1, 0)]
-            correct = [Corrector(lines, found.start_corrections, sampler.device) for lines in others]
+            # Two-fold cross-fitting: each half of the blocks is corrected by what the other half shows. So the flags
+            # below are counted in rows like all later ones, on which the corrections were not measured.
+            others = [self._corrections(drawn[half::2], begins[half::2]) or result.corrections for half in (1, 0)]
+            correct = [Corrector(lines, result.start_corrections, sampler.device) for lines in others]
             drawn = [correct[block % 2](drawn[block], begins[block]) for block in blocks]
-        for _ in range(1 if model.scaler.residuals is None else 2):  # outcomes follow from what was cut already
-            decoder, flags, numbers = self._decoder(found), [], []
+        # With residuals, outcomes depend on flags of the given columns. So thresholds are measured twice: the second
+        # time with the thresholds of these flags.
+        for _ in range(1 if model.scaler.residuals is None else 2):
+            decoder, flags, numbers = self._decoder(result), [], []
             for matrix in drawn:
                 raw = decoder.raw(matrix)
                 flags.append(decoder.flags(raw).t().cpu().numpy())
                 numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
             rates = model.rates if model.payouts is None else model.payouts.rates
-            found = found.cutting(rates, np.concatenate(flags), model.layout)
+            result = result.cutting(rates, np.concatenate(flags), model.layout)
         if model.layout.following:
             every = np.concatenate(numbers)
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
-            found = replace(found, drawn=tuple((float(mean), float(std)) for mean, std in moments))
+            result = replace(result, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
         if "terminal" not in names and not any((model.shares, model.regions, model.discrete, model.payouts)):
-            return found
-        decoder, draw = self._decoder(found), np.random.default_rng(seed)
-        made = map(decoder, drawn)
-        rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
+            return result
+        decoder, draw = self._decoder(result), np.random.default_rng(seed)
+        decoded = map(decoder, drawn)
+        rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in decoded])
         if model.payouts is not None:
-            found = replace(found, payout_odds=model.payouts.odds(rows.reward))
+            result = replace(result, payout_odds=model.payouts.odds(rows.reward))
         if model.discrete is not None and self._is_own:
-            weight = self._weight(found, rows)
-            some = rows if weight is None else rows[resampled(weight, draw)]
-            learned = Reweighting.learn(model.discrete, some, seed)
-            if learned is not None:
-                model.reweightings[self.config] = learned
+            weight = self._weight(result, rows)
+            weighted = rows if weight is None else rows[resampled(weight, draw)]
+            reweighting = Reweighting.learn(model.discrete, weighted, seed)
+            if reweighting is not None:
+                model.reweightings[self.config] = reweighting
         if model.shares:
             classes = decoder.layout.classes(rows)
-            weights = class_weights(model.shares, model.record.rows, classes, self._weight(found, rows))
-            found = replace(found, weights=weights)
+            weights = class_weights(model.shares, model.record.rows, classes, self._weight(result, rows))
+            result = replace(result, weights=weights)
         if model.regions is not None:
-            found = replace(found, regions=model.regions.weights(rows, self._weight(found, rows)))
+            result = replace(result, regions=model.regions.weights(rows, self._weight(result, rows)))
         if "terminal" not in names:
-            return found
-        return found.balancing(model.rates[names.index("terminal")], rows.terminal, self._weight(found, rows))
+            return result
+        return result.balancing(model.rates[names.index("terminal")], rows.terminal, self._weight(result, rows))
 
     def _corrections(self, drawn: list[Tensor], begins: list[Tensor | None]) -> Corrections:
-        """What takes columns of `drawn` rows to the quantiles of the real ones."""
+        """Return the corrections that give columns of the `drawn` rows the quantiles of the real rows. Episode starts
+        (`begins`) are left out, because they have corrections of their own."""
         model = self.model
         usual = [rows if begin is None else rows[~begin] for rows, begin in zip(drawn, begins, strict=True)]
         return corrections(model.layout, model.scaler, model.quantiles, torch.cat(usual)) if usual else ()
 
     def _start_corrections(self) -> Corrections:
-        """The same for starts of episodes; none if the network is not told which rows are starts."""
-        model, asked = self.model, self.model.conditions.asking()
-        if asked is None or model.conditions.starts is None:
+        """Return the corrections of episode starts. Empty if episode starts are not a condition."""
+        model, conditions = self.model, self.model.conditions.asking()
+        if conditions is None or model.conditions.starts is None:
             return ()
         sampler = copy(self._uncorrected)
-        sampler.asked = replace(asked, starts=1.0)
+        sampler.asked = replace(conditions, starts=1.0)
         starts = sampler.draw(self._stream(_CALIBRATION), 0)
         return corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
 
     @property
     def _is_own(self) -> bool:
-        """Whether the network's own sampler draws. Others blur discrete values as that one does."""
+        """Whether this is the model's own sampler or the student's. Other samplers use the `Reweighting` of the model's
+        own sampler, because they have the same errors in discrete values."""
         return self.config == self.settings.sampler or self.config.kind == DISTILLED
 
     def _calibration_rows(self) -> float:
-        """How many to draw before the rates of flags are believed."""
-        # 5,000 events tell a rate to 1.4 %. A flag that is set in next observations alone has none to find.
+        """Return the number of rows for a calibration."""
+        # With 5,000 events, a rate is known to 1.4 %. Rates of 0 and 1 need no rows, for example those of a flag that
+        # is set only in next observations.
         rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
         rates += [] if self.model.payouts is None else [self.model.payouts.seen]
         rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self._uncorrected.block_rows)
-        if not self._is_own:  # another sampler for once: do not wait as long as after a fit
+        if not self._is_own:  # a sampler that is used once should not take as long as the calibration after a fit
             most //= 4
         return min(5_000 / rarest, most, self._affordable_rows())
 
     def _affordable_rows(self) -> float:
-        """How many take no longer to draw than half of the fit took."""
+        """Return the number of rows that can be generated in half of the time of the fit."""
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
         return STEP_CALLS * fitted_rows / self.config.network_calls / 2

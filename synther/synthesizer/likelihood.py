@@ -1,4 +1,4 @@
-"""How likely rows are under a fitted model, in their own units."""
+"""Compute the log-likelihood of rows under a fitted model, in the rows' original units."""
 
 from __future__ import annotations
 
@@ -19,33 +19,39 @@ from synther.diffusion.likelihood import log_likelihood
 from synther.model_file import Fitted
 
 _TOGETHER = 4096
-"""Rows at a time."""
+"""Number of rows that are computed together."""
 
 
 def nats(model: Fitted, noise: NoiseConfig, rows: Transitions, steps: int) -> NDArray[np.float64]:
-    """The log-likelihood of each row. (N,)"""
+    """Return the log-likelihood of each row in nats, computed with `steps` steps of the probability flow ODE. (N,)"""
     denoise, parts = Denoiser(model.network, noise), []
     with compute.matmul_precision("float32"), torch.inference_mode(False):
         for chunk in rows.chunks(_TOGETHER):
             matrix = model.layout.pack(chunk)
             scaled = torch.from_numpy(model.scaler.transform(matrix).astype(np.float32))
-            found = _of_scaled(denoise, scaled.to(model.network.frequencies.device), noise, model.conditions, steps)
-            slope = model.scaler.log_slope(matrix) - matrix[:, model.layout.logarithmic].sum(1)
-            if model.payouts is not None:  # it makes more payouts than are drawn
-                slope += np.log(model.payouts.weights(chunk.reward))
-            parts.append(found.double().cpu().numpy() + slope)
+            scaled = scaled.to(model.network.frequencies.device)
+            likelihood = _scaled_likelihood(denoise, scaled, noise, model.conditions, steps)
+            correction = model.scaler.log_slope(matrix) - matrix[:, model.layout.logarithmic].sum(1)
+            if model.payouts is not None:  # the network generates more payouts than `sample` returns
+                correction += np.log(model.payouts.weights(chunk.reward))
+            parts.append(likelihood.double().cpu().numpy() + correction)
     return np.concatenate(parts)
 
 
-def _of_scaled(denoise: Denoiser, scaled: Tensor, noise: NoiseConfig, conditions: Conditions, steps: int) -> Tensor:
-    """Of rows as the network sees them (N, D). One that may begin an episode or not may have come about in two ways."""
+def _scaled_likelihood(
+    denoise: Denoiser, scaled: Tensor, noise: NoiseConfig, conditions: Conditions, steps: int
+) -> Tensor:
+    """Return the log-likelihood of scaled rows (N, D), with all named conditions hidden. (N,)
+
+    If episode starts are a condition, the likelihood is summed over both cases, weighted by their shares.
+    """
     if not conditions.count:
         return log_likelihood(denoise, scaled, noise, steps)
-    told = scaled.new_full((len(scaled), conditions.count), math.nan)
+    given = scaled.new_full((len(scaled), conditions.count), math.nan)
     if conditions.starts is None:
-        return log_likelihood(partial(denoise, given=told), scaled, noise, steps)
-    ways = []
+        return log_likelihood(partial(denoise, given=given), scaled, noise, steps)
+    cases = []
     for first, share in ((0.0, 1 - conditions.starts), (1.0, conditions.starts)):
-        told[:, 0] = first
-        ways.append(log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(share))
-    return torch.logaddexp(*ways)
+        given[:, 0] = first
+        cases.append(log_likelihood(partial(denoise, given=given), scaled, noise, steps) + math.log(share))
+    return torch.logaddexp(*cases)

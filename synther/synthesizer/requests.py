@@ -1,6 +1,7 @@
-"""What is asked of rows: conditions, rows to start from, a guide, given fields, what to keep or replace, a sampler.
+"""`Requests`: the arguments of `Synthesizer.sample`, such as a condition, a guide or given fields.
 
-`Synthesizer.sample` describes the arguments. Here they are checked, and turned into what draws and picks the rows.
+`Synthesizer.sample` documents the arguments. Here they are checked and converted: to `Constraints`, with which rows are
+generated (drawing.py), to a `Choice` of the rows to keep (picking.py), and to a sampler.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from synther.conditions import Asking, first_rows
+from synther.conditions import ConditionSampler, first_rows
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import Known, Like
@@ -24,18 +25,20 @@ from synther.errors import ConfigError, DataError
 from synther.guides import Gradient, Guide, gradient_guide
 from synther.model_file import Fitted, Student
 from synther.presets import Settings
-from synther.synthesizer.drawing import Wishes
+from synther.synthesizer.drawing import Constraints
 from synther.synthesizer.picking import Choice, Relabel
 
 Sampler = SamplerConfig | Mapping[str, Any] | str
-"""Another than the model's own: whole, some options in which it differs, such as {"steps": 32}, or its kind. "teacher"
-is the model's own as if it had no student, "distilled" is its student's."""
+"""A sampler that differs from the model's own: a `SamplerConfig`, a dict of the options that differ, such as {"steps":
+32}, or the name of its kind. "teacher" is the model's own sampler without the student, and "distilled" is the
+student's."""
 TEACHER = "teacher"
+"""Name of the model's own sampler, with the fitted network instead of the student."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """The arguments of `Synthesizer.sample` that say which rows are wanted. By default nothing is asked of them."""
+    """The arguments of `Synthesizer.sample` that request certain rows. By default rows are like all real rows."""
 
     condition: Any = None
     guidance: float | Mapping[str, float] = 1.0
@@ -47,31 +50,31 @@ class Requests:
     relabel: Relabel | None = None
 
     def count(self, count: int | None) -> int:
-        """How many rows are asked for: as many as are given."""
+        """Return the number of rows to generate. With `given`, this is the number of given rows."""
         if not self.given:
             return check_count(count)
-        there = len(np.atleast_1d(np.asarray(next(iter(self.given.values())))))
-        if count not in (None, there):
-            raise ConfigError(f"given: there are {there} rows, and {count} were asked for: leave the count out")
-        return check_count(there)
+        given = len(np.atleast_1d(np.asarray(next(iter(self.given.values())))))
+        if count not in (None, given):
+            raise ConfigError(f"given: there are {given} rows, but the count is {count}: leave the count out")
+        return check_count(given)
 
     def choice(self, model: Fitted) -> Choice:
-        """Which rows are kept, and what is replaced in them."""
+        """Return the checked options `keep` and `relabel`."""
         if self.given is not None and (self.like is not None or self.keep < 1):
-            raise ConfigError("given: expected neither like nor keep, which choose rows, when these are given")
+            raise ConfigError("given: it cannot be combined with like or keep, because these choose rows themselves")
         return Choice.of(self.keep, self.relabel, model.ensemble)
 
-    def wishes(self, model: Fitted) -> Wishes:
-        """What the rows are to be, in the terms of the network."""
+    def constraints(self, model: Fitted) -> Constraints:
+        """Return the constraints under which `model` generates the rows."""
         for option in ("given", "like", "guide"):
             if getattr(self, option) is not None:
                 check_generated(model, option)
         known = self._known(model)
-        return Wishes(self._asking(model), self._like(model), self._guide(), known)
+        return Constraints(self._conditions(model), self._like(model), self._guide(), known)
 
     @cached_property
     def fields(self) -> dict[str, NDArray[Any]]:
-        """The fields that are given, by name."""
+        """The checked fields of `given`, by name."""
         if self.given is None:
             return {}
         if not self.given or not set(self.given) <= {"observation", "action"}:
@@ -79,19 +82,21 @@ class Requests:
         fields = {name: np.asarray(values) for name, values in self.given.items()}
         counts = {name: len(values) if values.ndim else 0 for name, values in fields.items()}
         if len(set(counts.values())) != 1 or not min(counts.values()):
-            raise DataError(f"given: expected as many observations as actions, at least one, got {counts}")
+            raise DataError(f"given: expected the same number of observations and actions, at least 1, got {counts}")
         for name, values in fields.items():
             if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
                 raise DataError(f"given: expected finite numbers as {name}")
         return fields
 
     def fill(self, block: Transitions, first: int) -> None:
-        """Put the given values, not even rounded, into the rows from number `first` on."""
+        """Copy the given values into a block of generated rows, so that they are exact. `first` is the number of the
+        block's first row."""
         for name, values in self.fields.items():
             field = getattr(block, name)
             field[:] = values[first : first + len(block)].reshape(field.shape)
 
     def _known(self, model: Fitted) -> Known | None:
+        """Return the given fields as scaled columns."""
         if self.given is None:
             return None
         layout, fields = model.layout, self.fields
@@ -99,23 +104,26 @@ class Requests:
         scaled = _on_device(model, model.scaler.transform(layout.pack_fields(fields))[:, columns])
         return Known(columns, scaled, model.moments.covariance.to(scaled.device))
 
-    def _asking(self, model: Fitted) -> Asking | None:
-        asking = model.conditions.asking(self.condition, self.guidance)
+    def _conditions(self, model: Fitted) -> ConditionSampler | None:
+        """Return the object that draws the conditions of the rows. None for the default: conditions like those of real
+        rows."""
+        sampler = model.conditions.asking(self.condition, self.guidance)
         is_partly_known = self.like is not None or self.guide is not None
-        if asking is not None and self.given is not None:  # nothing says that a given row begins an episode
-            return replace(asking, starts=0.0, hidden=True)
-        if asking is not None and is_partly_known and model.conditions.named:
-            return replace(asking, hidden=True)
-        return None if self.condition is None else asking
+        if sampler is not None and self.given is not None:  # it is not known whether a given row is an episode start
+            return replace(sampler, starts=0.0, hidden=True)
+        if sampler is not None and is_partly_known and model.conditions.named:
+            return replace(sampler, hidden=True)
+        return None if self.condition is None else sampler
 
     def _like(self, model: Fitted) -> Like | None:
+        """Return the rows of `like`, scaled, and which of them are episode starts."""
         rows = self.like
         if rows is None:
             return None
         if not 0 < self.strength <= 1:
             raise ConfigError(f"strength must lie in (0, 1], got {self.strength}")
         if not len(rows):
-            raise DataError("like: expected at least one row to begin from")
+            raise DataError("like: expected at least one row to start from, got none")
         matrix = _on_device(model, model.scaler.transform(model.layout.pack(rows)))
         if model.conditions.starts is None:
             return Like(matrix, self.strength)
@@ -124,19 +132,21 @@ class Requests:
         return Like(matrix, self.strength, torch.from_numpy(known).to(matrix))
 
     def _guide(self) -> Guide | None:
+        """Return the guide. None for a guide of strength 0: such a guide must not even affect the choice of the
+        sampler."""
         if self.guide is None:
             return None
-        found = self.guide if isinstance(self.guide, Guide) else gradient_guide(self.guide)
-        return found if found.strength else None  # one without strength changes nothing, not even the sampler
+        guide = self.guide if isinstance(self.guide, Guide) else gradient_guide(self.guide)
+        return guide if guide.strength else None
 
 
 def _on_device(model: Fitted, matrix: NDArray[Any]) -> Tensor:
-    """A scaled matrix (N, D) where the network is."""
+    """Copy a scaled matrix (N, D) to the device of the network."""
     return torch.from_numpy(matrix.astype(np.float32)).to(model.network.frequencies.device)
 
 
 def check_generated(model: Fitted, option: str) -> None:
-    """Refuse an option that needs a network where rows are drawn from a table."""
+    """Refuse an option that needs a network, if the rows of `model` are drawn from a table."""
     if model.table is not None:
         advice = "fit with data.finite 'generated'"
         raise ConfigError(f"{option}: the rows of this model are drawn from a table, not generated: {advice}")
@@ -145,7 +155,7 @@ def check_generated(model: Fitted, option: str) -> None:
 def chosen_sampler(
     sampler: Sampler | None, settings: Settings, student: Student | None, *, asked: bool
 ) -> SamplerConfig:
-    """The sampler to draw rows with: by default the student's, where there is one and nothing is asked of the rows."""
+    """Return the sampler for an argument `sampler` of `Synthesizer.sample`. See `Synthesizer.sampler_for`."""
     if sampler is None:
         sampler = TEACHER if student is None or asked else DISTILLED
     if sampler == TEACHER:
@@ -158,10 +168,10 @@ def chosen_sampler(
         return settings.changed(sampler=sampler).sampler
     if not isinstance(sampler, SamplerConfig) or sampler.kind == DISTILLED:
         if student is None or sampler != student.sampler:
-            there = "no student" if student is None else f"a student of {student.sampler.network_calls} calls"
-            raise ConfigError(f"sampler {DISTILLED!r}: this model has {there}: `distill(calls=2)` makes one")
+            existing = "no student" if student is None else f"a student of {student.sampler.network_calls} calls"
+            raise ConfigError(f"sampler {DISTILLED!r}: this model has {existing}: `distill(calls=2)` makes one")
         if asked:
             raise ConfigError(
-                f"sampler {DISTILLED!r}: a student draws only rows that nothing is asked of: leave the sampler out"
+                f"sampler {DISTILLED!r}: a student cannot use a condition, like, guide or given: leave the sampler out"
             )
     return sampler

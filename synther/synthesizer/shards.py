@@ -1,6 +1,7 @@
-"""Rows in a folder of Parquet files. Each file follows from the model, the seed and its number.
+"""Write generated rows to a folder of Parquet files.
 
-So any process can write any file: several do it at once, and killed work goes on with the files that are missing.
+The content of each file depends only on the model, the seed and the number of the file. So any process can write any
+file: several processes can write at the same time, and an interrupted run continues with the missing files.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARD_BYTES = 128 << 20
-"""Of the rows of a file in memory, about."""
+"""Approximate size of the rows of a file in memory."""
 SHARES = 64
-"""Tasks that the files are divided into, at most. Each loads the model once."""
+"""Maximum number of tasks for workers. Each task writes some of the files and loads the model once."""
 _MODEL = "model.safetensors"
 
 Dress = Callable[[Mapping[str, Array]], Transitions]
+"""A function that converts generated arrays to `Transitions` with spaces: `Synthesizer._dressed`."""
 
 
 class Workers(TypedDict, total=False):
-    """Who writes the files: see `engines.run_all`. By default this process."""
+    """The processes that write the files. See `engines.run_all`. By default this process writes them."""
 
     engine: Literal["local", "ray"]
     parallel: int
@@ -49,22 +51,23 @@ class Workers(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Shards:
-    """The files of a folder, and which rows go into which of them."""
+    """The files of a folder, and which rows each of them contains."""
 
     folder: Path
     count: int
     seed: int
     block_rows: int
     blocks: int
-    """Of a file."""
+    """Number of blocks in a file."""
 
     @classmethod
     def of(cls, folder: Path, count: int, seed: int, picking: Picking) -> Shards:
+        """Divide `count` rows into files of about `SHARD_BYTES`."""
         drawing = picking.drawing
         if picking.choice.keep < 1:
             raise ConfigError(
-                "keep: the files of a folder are written independently of each other, and how many rows of each are "
-                "kept is not known before: write one file (--out rows.parquet), or keep all rows"
+                "keep: it cannot be used for a folder, because its files are written independently of each other and "
+                "keep makes their numbers of rows unknown: write one file (--out rows.parquet), or keep all rows"
             )
         block_rows = drawing.sampler.block_rows
         row_bytes = 4 * len(drawing.model.layout.source_names)
@@ -72,7 +75,7 @@ class Shards:
 
     @property
     def rows(self) -> int:
-        """Of a file; the last one has fewer."""
+        """Number of rows in a file. The last file may have fewer."""
         return self.blocks * self.block_rows
 
     def __len__(self) -> int:
@@ -82,16 +85,17 @@ class Shards:
         return self.folder / f"part-{number:06d}.parquet"
 
     def missing(self, numbers: range | None = None) -> list[int]:
-        wanted = range(len(self)) if numbers is None else numbers
-        return [number for number in wanted if not self.file(number).exists()]
+        """Return the numbers of the files that do not exist yet, among all files or `numbers`."""
+        numbers = range(len(self)) if numbers is None else numbers
+        return [number for number in numbers if not self.file(number).exists()]
 
     def write(self, numbers: range, picking: Picking, dress: Dress, progress: Progress) -> None:
-        """Write those of these files that are missing."""
+        """Write the missing ones of the files with these numbers."""
         if picking.drawing.sampler.block_rows != self.block_rows:
             raise ConfigError(
-                f"this device ({picking.drawing.sampler.device}) draws blocks of "
-                f"{picking.drawing.sampler.block_rows:,} rows, the folder has blocks of {self.block_rows:,}: all "
-                "workers must have the kind of device that the command was started on; --device cpu works everywhere"
+                f"this device ({picking.drawing.sampler.device}) generates blocks of "
+                f"{picking.drawing.sampler.block_rows:,} rows, but the folder has blocks of {self.block_rows:,}: all "
+                "workers need the same kind of device as the process that started them; --device cpu works everywhere"
             )
         missing = self.missing(numbers)
         end = min(self.count, numbers.stop * self.rows)
@@ -110,15 +114,18 @@ class Shards:
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Numbers that follow each other, as first and one after the last."""
+    """Yield each run of consecutive numbers as (start, stop)."""
     for _, pairs in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        together = [number for _, number in pairs]
-        yield together[0], together[-1] + 1
+        run = [number for _, number in pairs]
+        yield run[0], run[-1] + 1
 
 
 @contextmanager
 def unfinished(shards: Shards, identity: dict[str, Any]) -> Iterator[bool]:
-    """Own the folder for as long as files are missing; yields whether some are. Refuses one of other rows or files."""
+    """Lock the folder while files are written. Yield whether files are missing.
+
+    Raise an error if the folder contains other rows (with another `identity`) or other files.
+    """
     parquet.libraries("writing Parquet")
     folder = shards.folder
     about = RunFolder(folder / parquet.ABOUT, advice=f"choose another --out, or remove {folder}")
@@ -130,7 +137,7 @@ def unfinished(shards: Shards, identity: dict[str, Any]) -> Iterator[bool]:
         if is_unfinished:
             about.result.unlink(missing_ok=True)
             yield True
-            for leftover in folder.glob(".*.writing.parquet"):  # of a writer that was killed, maybe on another machine
+            for leftover in folder.glob(".*.writing.parquet"):  # from a killed writer, maybe on another machine
                 leftover.unlink()
             _model(folder).unlink(missing_ok=True)
             about.finish({"rows": shards.count, "files": len(shards)})
@@ -139,13 +146,13 @@ def unfinished(shards: Shards, identity: dict[str, Any]) -> Iterator[bool]:
 
 
 def _model(folder: Path) -> Path:
-    """Where workers find the model."""
+    """Return the path of the copy of the model that workers load."""
     return folder / parquet.ABOUT / _MODEL
 
 
 @dataclass(frozen=True)
 class _Share:
-    """Some of the files, as a task of an engine."""
+    """A task of an engine: write some of the files."""
 
     name: str
     shards: Shards
@@ -169,8 +176,8 @@ class _Share:
 def write_with(
     model: Synthesizer, workers: Workers, shards: Shards, picking: Picking, requests: Requests, progress: Progress
 ) -> None:
-    """Let other processes write the files that are missing. They get a copy of the model, which has the sampler of
-    `picking` as its own, and what was found out for it."""
+    """Let other processes write the missing files. They load a copy of the model with the sampler and the calibration
+    of `picking`."""
     drawing, copy = picking.drawing, _model(shards.folder)
     is_student = drawing.config.kind == DISTILLED
     if is_student:
@@ -190,6 +197,6 @@ def write_with(
     failed = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
     if failed:
         raise Failed(
-            f"{len(failed)} of {count} tasks failed, the first with: {failed[0]}; the same command goes on with the "
-            "files that are missing"
+            f"{len(failed)} of {count} tasks failed, the first with: {failed[0]}; the same command continues with the "
+            "missing files"
         )

@@ -1,4 +1,4 @@
-"""Rows in a single file of any format and size, in constant memory."""
+"""Write generated rows to a single file of any format and size, in constant memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from synther.synthesizer.shards import Dress
 log = logging.getLogger(__name__)
 
 SPOOLED_BLOCKS = 16
-"""Blocks of rows that are kept together. Fewer are drawn again after a kill."""
+"""Number of blocks that are saved together. After an interruption, fewer blocks than these are generated again."""
 PREVIEW_ROWS = 100_000
-"""Rows that a call gives back to look at."""
+"""Maximum number of rows that a call returns as a preview."""
 
 
 def write_file(final: Path, count: int, seed: int, picking: Picking, dress: Dress, progress: Progress) -> Transitions:
-    """Gather the rows in a folder beside `final`, from what is there already, write them all, and return the first."""
+    """Collect the rows in a folder next to `final`, then write them to `final`. Return the first rows.
+
+    If the folder has rows from an interrupted call, continue after them.
+    """
     with only_writer(partial_folder(final)):
         spool = Spool(partial_folder(final), picking.identity(count, seed))
         _gather(spool, count, seed, picking, progress)
@@ -36,7 +39,7 @@ def write_file(final: Path, count: int, seed: int, picking: Picking, dress: Dres
 
 def _gather(spool: Spool, count: int, seed: int, picking: Picking, progress: Progress) -> None:
     if spool.count:
-        log.info("going on after %d rows in %s", len(spool), spool.folder)
+        log.info("continuing after %d rows in %s", len(spool), spool.folder)
     gathered: list[Transitions] = []
     with progress.phase("sample", count, len(spool)) as phase:
         for block in picking.blocks(count, seed, spool.count * SPOOLED_BLOCKS, len(spool)):

@@ -1,4 +1,9 @@
-"""Fitting the networks of one or several models: what each is fitted on, and which are fitted together."""
+"""Fit the networks of one or several models, and learn everything that a model needs besides its network.
+
+Example: an experiment fits one model for each of eight seeds. If they have the same options, `fit_models` fits their
+networks together, which is faster than one after the other. `Task` holds the data of one fit. The functions
+`learn_...` learn trees and tables from the real rows, most of them in a thread while the network is fitted.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +22,25 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.conditions import Told
+from synther.conditions import RowConditions
 from synther.data import termination
+from synther.data.calibration import Weights
 from synther.data.following import class_count, class_rows
 from synther.data.inference import MOST_CATEGORIES
 from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
+from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
-from synther.diffusion.fit import Diverged, FitResult, fit_together
+from synther.diffusion.fit import Diverged, FitResult, fit_together, has_overfit, keeps_best
 from synther.diffusion.networks import Network
 from synther.diffusion.window import Window
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.formats.stream import StoredRows
+from synther.presets import OVERFIT
 from synther.progress import Progress, resolve
 from synther.relevance.discrete import DiscreteLaw
 
@@ -43,48 +51,52 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TABLE_STEPS = 100
-"""Steps of a fit, at most, where rows are drawn from a table instead."""
+"""Maximum number of steps of a fit, if rows are drawn from a table instead of the network."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one network is fitted on, and what is learned beside it."""
+    """The data for one fit, and everything that is learned besides the network."""
 
     rows: Transitions
     prepared: Prepared
     matrix: torch.Tensor
-    """The prepared rows where the fit takes place."""
+    """The scaled rows (N, D), on the device of the fit."""
     start: Network | None
     held_out: torch.Tensor | None
     ending: termination.TerminationTree | None
-    """What is to decide about terminals, where that was asked for."""
+    """The tree that will decide about terminals. None if the network generates them."""
     usual_reward: Future[termination.UsualReward | None] | None = None
-    """What is to decide which rows have the reward that comes again and again, likewise."""
+    """The tree that will decide which rows have the usual reward. None if the network generates this."""
     regions: Future[termination.Regions | None] | None = None
-    """How often terminals and rewards are to come in each part of the world, likewise."""
+    """How often terminals and rewards will occur in each region of the state space. None if this is not corrected."""
     discrete: Future[DiscreteLaw | None] | None = None
-    """How likely the discrete values are that nothing decides."""
+    """The probabilities of discrete values in real rows. None if they are not corrected."""
     table: RowTable | None = None
-    """What rows are to be drawn from instead of the network, where states and actions are few."""
+    """The table from which rows will be drawn, in a world of few states and actions. None if a network generates
+    them."""
     payouts: Payouts | None = None
-    """Rare rewards, of which the network sees more than there are."""
-    told: Told | None = None
-    """What the network is told about each row."""
+    """Rare large rewards, which take part in the fit several times."""
+    conditions: RowConditions | None = None
+    """The conditions of each row."""
     stored: StoredRows | None = None
-    """What the rows are a sample of, where all are too many for memory."""
+    """All rows, if they stay on disk. `rows` are then a sample of them."""
     window: Window | None = None
-    """What the network is then fitted on, instead of the matrix."""
+    """The window of rows on which the network is fitted instead of `matrix`, if all rows stay on disk."""
 
     @property
     def repeats(self) -> NDArray[np.int64] | None:
-        """How many times as often as others the network sees each row. (N,)"""
-        paid = None if self.payouts is None else self.payouts.repeats(self.rows.reward)
-        first = None if self.window is not None or self.told is None else self.told.repeats
-        return paid if first is None else first if paid is None else paid * first
+        """How many times each row takes part in the fit (N,). None if every row takes part once."""
+        of_payouts = None if self.payouts is None else self.payouts.repeats(self.rows.reward)
+        of_starts = None if self.window is not None or self.conditions is None else self.conditions.repeats
+        if of_payouts is None or of_starts is None:
+            return of_payouts if of_starts is None else of_starts
+        return of_payouts * of_starts
 
     @property
     def learned(self) -> NDArray[np.int64]:
-        """The rows that generated ones are to be like before they are weighted, those with payouts several times."""
+        """The numbers of the rows with the distribution that the network learns: rows with payouts occur several times.
+        Episode starts occur once, because they are a condition of the network."""
         every = np.arange(len(self.rows))
         return every if self.payouts is None else every.repeat(self.payouts.repeats(self.rows.reward))
 
@@ -94,25 +106,29 @@ class Task:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        return () if self.told is None else self.told.conditions.hidden
+        """The probability with which each condition is hidden during the fit."""
+        return () if self.conditions is None else self.conditions.conditions.hidden
 
     def shortened(self, config: FitConfig) -> FitConfig:
-        """A network that no row is drawn from is fitted only for a moment: its record and its likelihoods are asked for
-        all the same."""
+        """Limit the number of steps if rows are drawn from a table. Such a model still has a network, for its record
+        and its likelihoods, but generates no rows with it."""
         return config if self.table is None else replace(config, steps=min(config.steps, TABLE_STEPS))
 
 
 def learn_ending(rows: Transitions) -> tuple[termination.TerminationTree | None, float]:
-    """What decides about terminals, and how much more reward these have than rows like them."""
+    """Return the tree that decides about terminals (or None), and the mean extra reward of a terminal row compared with
+    similar rows."""
     tree = termination.learn(rows)
     if tree is None and rows.terminal.any():
-        log.info("no thresholds explain the terminals of these rows: they are generated")
+        log.info("no thresholds explain the terminals of these rows: the network generates them")
     return tree, termination.terminal_reward(rows)
 
 
 def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.UsualReward | None] | None:
-    """Begin to learn which rows have the reward that comes again and again, where there is one, in a thread: it takes
-    nothing but rows, and a GPU is busy with the network."""
+    """Start a thread that learns which rows have the usual reward. Return None if there is no usual reward.
+
+    A thread costs no time, because this uses only the CPU, and the network is fitted on a GPU at the same time.
+    """
     (kind,) = layout.reward
     if isinstance(kind, Spiked) and len(kind.spikes) == 1:
         return _begun(partial(termination.UsualReward.learn, rows, kind.spikes[0]))
@@ -122,8 +138,8 @@ def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.
 def learn_regions(
     rows: Transitions, layout: Layout, ending: termination.TerminationTree | None
 ) -> Future[termination.Regions | None] | None:
-    """Begin to learn how often terminals, and rewards that come again and again, come in each part of the world, where
-    nothing but the network decides about them, likewise."""
+    """Start a thread that learns how often terminals, and rewards of few values, occur in each region of the state
+    space. Return None if trees decide them, or if there are none."""
     (kind,) = layout.reward
     rewards: Sequence[float] = kind.spikes if isinstance(kind, Spiked) else ()
     if isinstance(kind, (Binary, Codebook, Levels)) and class_count(kind) <= MOST_CATEGORIES:
@@ -131,7 +147,8 @@ def learn_regions(
     decided = ending is not None and not ending.asks_for_reward(rows)
     if not rewards and (decided or not rows.terminal.any()):
         return None
-    return _begun(partial(termination.Regions.learn, rows, rewards))  # what a terminal pays goes with it, if decided
+    # If a tree decides terminals, they are counted all the same, so that the rewards of terminal rows are right.
+    return _begun(partial(termination.Regions.learn, rows, rewards))
 
 
 def learn_discrete(
@@ -142,8 +159,8 @@ def learn_discrete(
     regions: Future[termination.Regions | None] | None,
     steps: int,
 ) -> Future[DiscreteLaw | None]:
-    """Begin to learn how likely the discrete values of rows are, but for those that others decide or weigh. It takes
-    no more steps than the network, so that it is done before that."""
+    """Start a thread that learns the probabilities of discrete values, except for rewards and terminals that a tree
+    decides or weights. It takes at most `steps` steps, as many as the network, so it is finished first."""
 
     def learn() -> DiscreteLaw | None:
         in_parts = regions is not None and regions.result() is not None
@@ -156,6 +173,7 @@ def learn_discrete(
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:
+    """Run `work` in a thread."""
     pool = ThreadPoolExecutor(1)
     begun = pool.submit(work)
     pool.shutdown(wait=False)  # the thread ends with its work
@@ -172,54 +190,59 @@ def fit_models(
     checkpoint: Path | None = None,
     progress: Progress | bool = True,
 ) -> list[Synthesizer | SyntherError]:
-    """Fit each of the `models` on its `rows`, with its start, held-out marks and condition, as `Synthesizer.fit` would
-    alone.
+    """Fit each of the `models` on its `rows`, with its start, held-out rows and condition. The results are the same as
+    those of `Synthesizer.fit` for each model alone.
 
-    Those with the same options and width share every step; the groups that this makes are fitted in turn. A model whose
-    rows teach nothing, or whose loss is no longer a number, gives its error, and the others go on. Seconds in a model's
-    record, and a budget of minutes, are those of its group. With a `checkpoint` path each group keeps its state in a
-    file beside it, `PATH-0` and so on, and a call with the same arguments goes on from there; `forget` removes them.
+    Models with the same options and the same number of columns form a group, which shares every step. Groups are fitted
+    one after the other. If the rows of a model cannot be learned, or its loss is no longer finite, its result is the
+    error, and the other models continue. The seconds in a model's record, and a time limit in minutes, are those of its
+    group.
+
+    With a `checkpoint` path, each group keeps its state in a file `PATH-0`, `PATH-1` and so on. A call with the same
+    arguments continues from there. `forget` removes these files.
     """
     count, progress = len(models), resolve(progress)
     starts = [None] * count if starts is None else starts
-    marks = [None] * count if held_out is None else held_out
-    told = [None] * count if conditions is None else conditions
-    _check(models, rows, starts, marks)
+    held_out = [None] * count if held_out is None else held_out
+    conditions = [None] * count if conditions is None else conditions
+    _check(models, rows, starts, held_out)
     outcomes: dict[int, Synthesizer | SyntherError] = {}
     tasks: dict[int, Task] = {}
 
-    def look(place: int) -> tuple[Prepared, termination.TerminationTree | None] | DataError:
+    def analyse(place: int) -> tuple[Prepared, termination.TerminationTree | None] | DataError:
         try:
-            return models[place]._look_through(rows[place], starts[place])
+            return models[place]._analyse(rows[place], starts[place])
         except DataError as error:
-            return error.with_traceback(None)  # which leads to the rows, and would keep them alive
+            return error.with_traceback(None)  # the traceback would keep the rows in memory
 
     cores = max(1, min(count, os.cpu_count() or 1))
-    for place, looked in enumerate(compute.in_turn(look, range(count), cores)):
-        if isinstance(looked, DataError):
-            outcomes[place] = looked
+    for place, analysed in enumerate(compute.in_turn(analyse, range(count), cores)):
+        if isinstance(analysed, DataError):
+            outcomes[place] = analysed
             continue
         try:
-            tasks[place] = models[place]._begin(rows[place], starts[place], marks[place], told[place], looked=looked)
+            tasks[place] = models[place]._begin(
+                rows[place], starts[place], held_out[place], conditions[place], analysed=analysed
+            )
         except DataError as error:
             outcomes[place] = error.with_traceback(None)
     for number, places in enumerate(_groups(models, tasks)):
-        kept = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
-        results = fit_networks([models[place] for place in places], [tasks[place] for place in places], kept, progress)
+        path = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
+        results = fit_networks([models[place] for place in places], [tasks[place] for place in places], path, progress)
         for place, result in zip(places, results, strict=True):
             outcomes[place] = _completed(models[place], tasks.pop(place), result, progress)
     return [outcomes[place] for place in range(count)]
 
 
 def forget(checkpoint: Path) -> None:
-    """Remove what `fit_models` has kept beside `checkpoint`."""
+    """Remove the checkpoints that `fit_models` has written for the path `checkpoint`."""
     for file in checkpoint.parent.iterdir():
         if re.fullmatch(rf"{re.escape(checkpoint.name)}-\d+", file.name):
             file.unlink()
 
 
 def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[int]]:
-    """Places of the models whose networks can be fitted together."""
+    """Group the numbers of the models by everything that must be equal to fit their networks together."""
     groups: dict[Hashable, list[int]] = {}
     for place, task in tasks.items():
         model, settings = models[place], models[place].settings
@@ -233,7 +256,7 @@ def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[
 def fit_networks(
     models: Sequence[Synthesizer], tasks: Sequence[Task], checkpoint: Path | None, progress: Progress
 ) -> list[FitResult[Network] | Diverged]:
-    """The networks of models whose options are the same, fitted together."""
+    """Fit the networks of models with the same options together."""
     settings = models[0].settings
     return fit_together(
         [with_conditions(task) if task.window is None else task.window for task in tasks],
@@ -252,8 +275,47 @@ def fit_networks(
 
 
 def with_conditions(task: Task) -> torch.Tensor:
-    """The rows as the network sees them, and beside them what it is told."""
-    return task.matrix if task.told is None or not task.hidden else task.told.seen(task.matrix)
+    """Return the rows as the network sees them (N, D + K): scaled, with their conditions as further columns."""
+    if task.conditions is None or not task.hidden:
+        return task.matrix
+    return task.conditions.appended_to(task.matrix)
+
+
+def shares_of(rows: Transitions, layout: Layout) -> Weights:
+    """Return the share of each value in `rows`, for each group of columns with few values."""
+    counts = layout.class_counts
+    columns = layout.classes(rows).T
+    shares = [np.bincount(column, minlength=count) / len(rows) for column, count in zip(columns, counts, strict=True)]
+    return tuple(tuple(share.tolist()) for share in shares)
+
+
+def real_quantiles(task: Task) -> tuple[Quantiles, Quantiles]:
+    """Return quantiles of the scaled real rows. If episode starts are a condition, return those of all other rows and
+    those of the episode starts. Otherwise the second part is empty."""
+    matrix, learned = task.matrix, task.learned
+    first = None if task.conditions is None else task.conditions.first
+
+    def of(chosen: NDArray[np.int64]) -> Quantiles:
+        some = torch.from_numpy(chosen[:: max(1, -(-len(chosen) // MOST_ROWS))]).to(matrix.device)
+        return quantiles(task.prepared.layout, task.prepared.scaler, matrix[some])
+
+    if first is None:
+        return of(learned), ()
+    return of(learned[~first[learned]]), of(learned[first[learned]])
+
+
+def report_overfitting(config: FitConfig, history: list[dict[str, float]]) -> None:
+    """Log a message if the held-out loss rose far above its lowest value during the fit."""
+    if not has_overfit(history, config.overfit or OVERFIT):
+        return
+    least, last = min(history, key=lambda entry: entry["held_out"]), history[-1]
+    figures = least["held_out"], f"{least['step']:,.0f}", last["held_out"], f"{last['step']:,.0f}"
+    message = "the held-out loss was %.3g after %s steps and %.3g after %s: the fit memorised its rows"
+    if keeps_best(config, history):
+        log.info(message + "; the best weights are kept", *figures)
+    else:
+        advice = ". With fit.overfit (--fit.overfit %g) a fit stops in time and keeps its best weights"
+        log.warning(message + advice, *figures, OVERFIT)
 
 
 def _completed(
@@ -270,8 +332,8 @@ def _completed(
 def _check(models: Sequence[Synthesizer], *given: Sequence[Any]) -> None:
     if {len(each) for each in given} != {len(models)}:
         raise ConfigError(
-            f"expected rows, and where given a start and held-out marks, for each of {len(models)} models, "
-            "got {} of rows, {} starts, {} of marks".format(*map(len, given))
+            f"expected one entry for each of {len(models)} models in rows, starts and held_out, "
+            "got {} of rows, {} of starts, {} of held_out".format(*map(len, given))
         )
     if len(set(map(id, models))) < len(models):
-        raise ConfigError("the same model is given twice: make a Synthesizer for each of the rows")
+        raise ConfigError("the same model is given twice: create a separate Synthesizer for each entry of rows")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synther import SyntherError, Synthesizer, Transitions
-from synther.conditions import Conditions, Scale, bottom, parse, tell, top
+from synther.conditions import Conditions, Scale, bottom, compute_conditions, parse, top
 from synther.errors import ConfigError
 from synther.synthesizer.requests import Requests
 
@@ -70,7 +70,7 @@ def test_without_a_request_conditions_are_those_of_real_rows_together(real):
     value = np.linspace(0, 1, len(real))
     first = np.zeros(len(real), bool)
     first[-50:] = True
-    conditions = tell(real, {"value": value, "level": np.floor(3 * value)}, first).conditions
+    conditions = compute_conditions(real, {"value": value, "level": np.floor(3 * value)}, first).conditions
     assert conditions.starts == 50 / len(real)
     asked = conditions.asking()
     drawn = asked.draw(20_000, np.random.default_rng(0))
@@ -99,8 +99,8 @@ def test_a_model_of_an_earlier_file_is_told_no_condition_unasked(model):
 @pytest.mark.parametrize("part", ["given", "like", "guide"])
 def test_where_part_of_a_row_is_known_its_condition_is_not_made_up(model, real, part):
     known = {"given": {"observation": real.observation[:50]}, "like": real[:50], "guide": lambda rows: rows.reward}
-    wishes = Requests(**{part: known[part]}).wishes(model._model)
-    assert np.isnan(wishes.asking.draw(10, np.random.default_rng(0))).all()
+    constraints = Requests(**{part: known[part]}).constraints(model._model)
+    assert np.isnan(constraints.conditions.draw(10, np.random.default_rng(0))).all()
 
 
 def test_values_and_given_rows(model, real):

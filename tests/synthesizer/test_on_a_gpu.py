@@ -14,7 +14,7 @@ from synther.guides import policy_guide, value_guide
 from synther.progress import Silent
 from synther.relevance import curiosity
 from synther.relevance.dynamics import Ensemble, one_step
-from synther.synthesizer.drawing import Wishes
+from synther.synthesizer.drawing import Constraints
 
 from .test_conditions import SETTINGS, noisy
 from .test_extra import walk
@@ -33,7 +33,7 @@ def test_captured_blocks_of_a_request_are_those_of_plain_calls(real, precision, 
     model = Synthesizer("laptop", device="cuda", precision=precision, **SETTINGS)
     model.fit(real, condition="reward", progress=False)
     asking = model.conditions.asking(top(0.2), guidance)
-    blocks = model._drawing(None, Silent(), Wishes(asking)).ready().sampler
+    blocks = model._drawing(None, Silent(), Constraints(asking)).ready().sampler
     draw = blocks.captured()
     drawn = [draw(7, block) for block in (2, 0, 2)]
     assert torch.equal(drawn[0], drawn[2])
