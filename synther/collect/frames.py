@@ -1,6 +1,7 @@
-"""Frames as a data set: recorded while a state-based agent acts, or drawn again from an online run.
+"""Create data sets of frames: recorded while a state-based agent acts, or rendered from the states of an online run.
 
-The policy sees the state and not the frames, so agents that were trained in minutes can make data for pixel agents.
+The policy acts on the state and not on the frames. So agents that were trained within minutes can create data for pixel
+agents.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class FrameRecorder:
-    """Episodes that are recorded while they are iterated over, the same each time."""
+    """Episodes that are recorded while a caller iterates over them. Every iteration gives the same episodes."""
 
     identity: dict[str, Any]
     """All options that the episodes depend on, as JSON values."""
     after: Callable[[Sequence[int]], Iterator[Frames]]
-    """after(lengths): the remaining episodes, given the number of decisions of each episode that exists already."""
+    """after(lengths) yields the remaining episodes. `lengths` has the number of decisions of each existing episode."""
     longest: int | None = None
-    """Decisions of an episode that ends by its time limit. None: the length of the longest episode."""
+    """Number of decisions of an episode that reaches its time limit. None: that of the longest episode."""
     what: str = "frames"
-    """What is recorded, how much and how, for people."""
+    """Description of the recording for log messages."""
 
 
 def record_frames(
@@ -66,12 +67,12 @@ def record_frames(
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> FrameRecorder:
-    """Episodes of a task of the dm_control suite, with `decisions` in all; the last one may be cut.
+    """Record episodes of a task of the dm_control suite. All episodes together have `decisions` decisions.
 
-    `policy` is "random" for uniform actions or an agent's file (.safetensors), whose `member` (None: the first) acts as
-    `players` says. Of several, each has an equal share of the decisions, whose last episode may be cut. Frames
-    depend on the seed, but not on the number of `processes` (None: one per core). Arguments are checked at once, before
-    the first episode is recorded.
+    `policy` is "random" for uniform actions, or an agent's file (.safetensors). `member` selects the member of the
+    agent (None: the first). For `noise` and `stochastic` see `players`. Several policies get equal shares of the
+    decisions. The last episode of each share may be cut. Frames depend on the seed, but not on the number of
+    `processes` (None: one per core). This function checks all arguments before any episode is recorded.
     """
     policies = [policy] if isinstance(policy, str) else list(policy)
     if decisions < len(policies) or repeat < 1:
@@ -83,12 +84,12 @@ def record_frames(
     with look.env() as env:
         limit, box = env.decisions, (env.low, env.high)
     actors = players(env_id, policies, member, noise, stochastic, box=box)
-    several = cores() if processes is None else processes
-    who = [digest_of(Path(one).expanduser()) if one.endswith(AGENT) else one for one in policies]
-    identity = {**look._asdict(), "steps": decisions, "policy": who, "member": member or 0, "noise": noise or 0.0}
+    count = cores() if processes is None else processes
+    digests = [digest_of(Path(one).expanduser()) if one.endswith(AGENT) else one for one in policies]
+    identity = {**look._asdict(), "steps": decisions, "policy": digests, "member": member or 0, "noise": noise or 0.0}
     identity |= {"stochastic": stochastic, "seed": seed}
-    how: dict[str, Any] = {"seed": seed, "processes": several, "progress": resolve(progress)}
-    what = f"{decisions:,} decisions of {env_id} with the policy {', '.join(policies)}, {_told(look, several)}"
+    how: dict[str, Any] = {"seed": seed, "processes": count, "progress": resolve(progress)}
+    what = f"{decisions:,} decisions of {env_id} with the policy {', '.join(policies)}, {_rendering(look, count)}"
     return FrameRecorder(identity, lambda done: play(look, actors, decisions, limit, done=done, **how), limit, what)
 
 
@@ -100,29 +101,30 @@ def record_run_frames(
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> FrameRecorder:
-    """The episodes of an online run on a task of the dm_control suite, seed by seed, with every state drawn.
+    """Render every state of an online run on a task of the dm_control suite: all episodes of one seed after the other.
 
-    Actions are those of the run, so none is repeated.
+    Each frame follows one action of the run, so the action repeat is 1.
     """
     rows = buffer_of(run)
     look = Look.here(check_redrawable(rows.env_id), 1, size, shadow_size)
-    several, spans = cores() if processes is None else processes, list(episode_spans(rows))
-    how: dict[str, Any] = {"processes": several, "progress": resolve(progress)}
-    what = f"{len(rows):,} decisions of {run}, {_told(look, several)}"
+    count, spans = cores() if processes is None else processes, list(episode_spans(rows))
+    how: dict[str, Any] = {"processes": count, "progress": resolve(progress)}
+    what = f"{len(rows):,} decisions of {run}, {_rendering(look, count)}"
     identity = {"rows": fingerprint(rows), **look._asdict()}
     return FrameRecorder(identity, lambda done: draw(look, rows, spans, done=done, **how), what=what)
 
 
-def _told(look: Look, processes: int) -> str:
-    several = f"{processes} process{'es' * (processes > 1)}"
-    return f"{look.size} x {look.size} pixels rendered with {look.backend} in {several}"
+def _rendering(look: Look, processes: int) -> str:
+    """Describe size, graphics library and number of processes for a log message."""
+    count = f"{processes} process{'es' * (processes > 1)}"
+    return f"{look.size} x {look.size} pixels rendered with {look.backend} in {count}"
 
 
 def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> Summary:
-    """Record all episodes and write them to the file `out`, which appears when it is complete.
+    """Record all episodes and write them to the file `out`, which is created when it is complete.
 
-    Until then, finished episodes are kept in the folder `OUT.partial`. An interrupted call continues from there. A
-    folder with episodes of another recorder is refused.
+    Until then, finished episodes are in the folder `OUT.partial`. After an interruption, the same call continues from
+    there. If this folder has episodes of another recorder, an error is raised.
     """
     folder = partial_folder(out)
     run = RunFolder(folder)
@@ -135,30 +137,31 @@ def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool
         if done:
             log.info("resuming after %d decisions in %s", sum(done), folder)
         for episode in recorder.after(done):
-            if not run.begun:  # not earlier: a call that fails before its first episode leaves nothing behind
+            if not run.begun:  # a call that fails before its first episode must not leave a folder behind
                 held.enter_context(run.work(recorder.identity, lambda: False))
             parts.append(_part(folder, len(parts)))
             write(episode, parts[-1])
-        found = _joined(out, parts, recorder, progress)
-        for part in parts:  # before the description of the folder, so that a half-deleted folder is still recognised
+        summary = _joined(out, parts, recorder, progress)
+        for part in parts:  # the folder's description is deleted last, so that a half-deleted folder is recognised
             part.unlink()
         shutil.rmtree(folder)
-    return found
+    return summary
 
 
 def _part(folder: Path, number: int) -> Path:
+    """Return the path of the file with episode `number`."""
     return folder / f"{number:06d}{SUFFIXES[0]}"
 
 
 def _joined(out: Path, parts: Sequence[Path], recorder: FrameRecorder, progress: Progress | bool) -> Summary:
-    """Join all parts into one file, with one part in memory at a time."""
+    """Join all parts into one file, with one part in memory at a time, and return a summary of the data set."""
     shards = [Shard(part) for part in parts]
     lengths, totals, ended = map(np.concatenate, zip(*(one.outcomes() for one in shards), strict=True))
     whole = totals[ended | (lengths >= (recorder.longest or lengths.max()))]
-    found = Summary.over(whole, len(totals), int(lengths.sum()), shards[0].known.get("env_id"))
-    about: About = {"recorded": json.dumps(recorder.identity), "whole_episodes": found.whole}
-    if found.mean_return is not None and found.std is not None:
-        about |= {"mean_return": found.mean_return, "std_return": found.std}
+    summary = Summary.over(whole, len(totals), int(lengths.sum()), shards[0].known.get("env_id"))
+    about: About = {"recorded": json.dumps(recorder.identity), "whole_episodes": summary.whole}
+    if summary.mean_return is not None and summary.std is not None:
+        about |= {"mean_return": summary.mean_return, "std_return": summary.std}
     with resolve(progress).phase(f"write {out}", len(parts)) as phase:
 
         def watched() -> Iterator[Frames]:
@@ -167,11 +170,11 @@ def _joined(out: Path, parts: Sequence[Path], recorder: FrameRecorder, progress:
                 phase.advance(1)
 
         write(watched(), out, about)
-    return found
+    return summary
 
 
 def frames_target(out: str, *, new: bool = True) -> Path:
-    """Check that `out` is a file that can be written, and is `new`, and return its path."""
+    """Check that frames can be written to the file `out`, and return its path. With `new` it must not exist yet."""
     if Path(out).suffix.lower() not in SUFFIXES:
         raise ConfigError(f"frames are written as {' or '.join(SUFFIXES)}, got {out}: choose another --out")
     return Path(target_of(out, new=new))

@@ -1,4 +1,4 @@
-"""Rows as a data set: rolled out with a policy, or the real buffer of an online run."""
+"""Create data sets of rows: rolled out with a policy, or taken from the buffer of an online run."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 Array = NDArray[Any]
 
 AGENT, _ARCHIVE = ".safetensors", ".npz"
+"""Suffixes of the files of agents, and of archives with several policies."""
 
 
 def roll_out(
@@ -44,12 +45,12 @@ def roll_out(
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> Transitions:
-    """`steps` rows of whole episodes; the last episode is cut, as a timeout, where the rows are full.
+    """Roll out policies and return `steps` rows of whole episodes. The last episode is cut and marked as a timeout.
 
-    `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for a stochastic one of an archive, or an agent's
-    file (.safetensors), whose `member` (None: the first) acts as `players` says. Of several, each has an equal
-    share of the rows, one after the other. `options` are for `gymnasium.make`. Rows depend on the seed, but not on the
-    number of `processes` (None: one per core).
+    `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for a stochastic policy of an archive, or an agent's
+    file (.safetensors). `member` selects the member of the agent (None: the first). For `noise` and `stochastic` see
+    `players`. Several policies get equal shares of the rows, one share after the other. `options` are passed to
+    `gymnasium.make`. Rows depend on the seed, but not on the number of `processes` (None: one per core).
     """
     env_id, policies = Trusted(env_id), [policy] if isinstance(policy, str) else list(policy)
     log.info("recording %s steps of %s with the policy %s", f"{steps:,}", env_id, ", ".join(policies))
@@ -58,7 +59,7 @@ def roll_out(
 
 
 def _archived(policy: str) -> tuple[Path, str, str]:
-    """The file, and the names of body and level in it."""
+    """Split "FILE.npz:ENV/LEVEL" into the file, ENV and LEVEL. Raises an error for other texts."""
     file, _, name = policy.rpartition(":")
     env, _, level = name.partition("/")
     if file.endswith(_ARCHIVE) and env and level:
@@ -79,32 +80,34 @@ def players(
     options: Mapping[str, Any] | None = None,
     box: tuple[Array, Array] | None = None,
 ) -> list[Policy]:
-    """Who acts: uniform random actions for "random", those of an archive, or the `member` of an agent's file.
+    """Return the policies that act: uniform actions for "random", policies of an archive, or members of agents.
 
-    Agents act deterministically, or, if `stochastic`, draw their actions as in training; `noise` is added to them.
-    `box` are the bounds of the actions in environments that are not Gymnasium's. Archives have no policies for those.
+    An agent acts deterministically. With `stochastic`, it draws its actions as in training. `noise` is the std of
+    Gaussian noise on its actions, for actions in [-1, 1]. `box` has the action bounds of an environment that is not
+    from Gymnasium. Archives have no policies for such environments.
     """
     if (member, noise, stochastic) != (None, None, False) and not any(name.endswith(AGENT) for name in policies):
-        told = ", ".join(policies)
-        raise ConfigError(f"--member, --noise and --stochastic are for an agent's file ({AGENT}), the policy is {told}")
+        given = ", ".join(policies)
+        raise ConfigError(f"--member, --noise and --stochastic need an agent's file ({AGENT}) as --policy, got {given}")
     if noise is not None and not 0 <= noise < np.inf:
         raise ConfigError(f"the noise must be a finite number, 0 or more, got {noise}")
-    found: list[Policy] = []
+    actors: list[Policy] = []
     for policy in policies:
         if policy.endswith(AGENT):
-            found.append(_agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, stochastic, options))
+            actors.append(_agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, stochastic, options))
         elif policy == CHANCE:
-            found.append(uniform(env_id, options) if box is None else UniformPolicy(*box))
+            actors.append(uniform(env_id, options) if box is None else UniformPolicy(*box))
         elif box is not None:
             raise ConfigError(f"expected {CHANCE} or AGENT{AGENT} as --policy for {env_id}, got {policy!r}")
         else:
-            found += actors_of(*_archived(policy), env_id, options)
-    return found
+            actors += actors_of(*_archived(policy), env_id, options)
+    return actors
 
 
 def _agent(
     env_id: str, path: Path, member: int, noise: float, stochastic: bool, options: Mapping[str, Any] | None
 ) -> Policy:
+    """Return one member of an agent's file as a policy. Raises an error if it does not fit the environment."""
     from synther.agents.policy import load_policy
 
     try:
@@ -113,27 +116,29 @@ def _agent(
         raise ConfigError(f"{path}: {error}") from None
     if not 0 <= member < len(members):
         raise ConfigError(f"{path} has {len(members)} members, counted from 0: there is no member {member}")
-    own = members[member]
-    low, high = check_fits(env_id, str(path), own.inputs, len(own.low), options)
-    if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
-        raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")
-    return Explorer(own, own.low, own.high, noise) if noise else own
+    actor = members[member]
+    low, high = check_fits(env_id, str(path), actor.inputs, len(actor.low), options)
+    if (actor.low < low.astype(np.float32)).any() or (actor.high > high.astype(np.float32)).any():
+        raise DataError(f"{path} acts from {actor.low} to {actor.high}: {env_id} takes actions from {low} to {high}")
+    return Explorer(actor, actor.low, actor.high, noise) if noise else actor
 
 
 def buffer_of(run: Path) -> Transitions:
-    """All real rows of an online run, seed by seed."""
+    """Return all real rows of an online run, grouped by seed."""
     about = read_object(run / "run.json") if (run / "run.json").exists() else {}
     if "learning_starts" not in about:
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")
     if about.get("kind") == "online_pixels":
-        raise FormatError(f"{run} is a run of pixel agents: its frames are a data set each, {run}/frames/seed-0 first")
+        raise FormatError(
+            f"{run} is a run of pixel agents: read the frames of each seed as a data set, such as {run}/frames/seed-0"
+        )
     replay = run / "replay.npz"
     if not replay.exists():
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")
     rows, steps = formats.read(replay), about["steps"]
     result = run / "result.json"
     if not result.exists() or read_object(result).get("env_steps", 0) != steps:
-        log.warning("%s is not finished: these are the rows so far, of %s steps per seed", run, f"{steps:,}")
+        log.warning("%s is not finished: returning the rows so far, out of %s steps per seed", run, f"{steps:,}")
     return rows
 
 
@@ -143,18 +148,20 @@ class Summary:
 
     env_id: str | None
     rows: int
-    """Of frames: decisions."""
+    """Number of rows. For frames: number of decisions."""
     episodes: int
+    """Number of episodes, including cut ones."""
     whole: int
-    """Episodes that terminated or reached the time limit."""
+    """Number of episodes that terminated or reached the time limit."""
     mean_return: float | None = None
     std: float | None = None
-    """Over whole episodes, if there are any."""
+    """Mean and std of the returns of whole episodes, if there are any."""
     score: float | None = None
-    """D4RL's normalised score of the mean return, if the environment has one."""
+    """D4RL's normalised score of the mean return, if there is one for the environment."""
 
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
+        """Summarise `rows`."""
         whole = whole_returns(rows, _time_limit(rows))
         return cls.over(whole, len(returns(rows)), len(rows), rows.env_id, rows.env_options)
 
@@ -162,7 +169,7 @@ class Summary:
     def over(
         cls, whole: Array, episodes: int, rows: int, env_id: str | None, options: Mapping[str, Any] | None = None
     ) -> Summary:
-        """From the returns of the whole episodes."""
+        """Summarise a data set, from the returns of its whole episodes."""
         if not len(whole):
             return cls(env_id, rows, episodes, 0)
         mean, known = float(whole.mean()), reference(env_id or "", options)
@@ -171,7 +178,7 @@ class Summary:
 
 
 def _time_limit(rows: Transitions) -> int | None:
-    """In steps; None if the environment has none or cannot be made here."""
+    """Return the environment's time limit in steps, or None if it has none or cannot be created on this machine."""
     if rows.env_id is not None:
         with suppress(SyntherError), opened(rows.env_id, **rows.env_options or {}) as env:
             return time_limit(env)

@@ -1,7 +1,7 @@
-"""D4RL's bodies: capsules as MuJoCo before 2.1 weighed them.
+"""Give capsules the mass and inertia that they had in MuJoCo before version 2.1, as in D4RL's data.
 
-MuJoCo 2.1 made the mass and inertia of capsules exact. Before, a capsule of radius r and half length h weighed as much
-as a cylinder of height 2h + r. D4RL's data come from those bodies: today's simulator makes other steps.
+Since MuJoCo 2.1, mass and inertia of capsules are exact. Before, a capsule of radius r and half length h had the mass
+of a cylinder of height 2h + r. D4RL's data were recorded with these bodies. A newer MuJoCo computes other next states.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from synther.errors import ConfigError
 
 OPTION = "capsules"
-"""Option of an environment, beside those of `gymnasium.make`: `{"capsules": "old"}`."""
+"""Name of an environment option that is not passed to `gymnasium.make`: `{"capsules": "old"}`."""
 _OLD = "old"
 _FIXED_TOTAL = "HalfCheetah"
-"""The body whose XML sets the total mass: its masses are scaled to the same sum."""
+"""The XML file of this body sets the total mass, so its masses are scaled to keep their sum."""
 
 
 def split(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The options of `gymnasium.make` alone, and whether capsules are to weigh as before."""
+    """Return the options of `gymnasium.make`, and whether capsules get their old masses."""
     rest = dict(options)
     chosen = rest.pop(OPTION, None)
     if chosen not in (None, _OLD):
@@ -32,7 +32,7 @@ def reweigh(env: Any, env_id: str) -> None:
     """Give the capsules of a MuJoCo environment their old masses and inertias."""
     model: Any = getattr(env.unwrapped, "model", None)
     if not hasattr(model, "geom_type"):
-        raise ConfigError(f"{env_id} is no MuJoCo environment of Gymnasium: it has no capsules (option {OPTION!r})")
+        raise ConfigError(f"the option {OPTION!r} is for MuJoCo environments of Gymnasium, and {env_id} is none")
     import mujoco
 
     total = float(model.body_mass.sum())
@@ -49,7 +49,7 @@ def reweigh(env: Any, env_id: str) -> None:
 
 
 def _reweigh_body(model: Any, body: int, geoms: list[int]) -> None:
-    """The mass, centre and inertia of a body whose geoms have one density."""
+    """Set mass, centre of mass and inertia of a body. All its geoms must have the same density."""
     import mujoco
 
     exact = np.array([_volume(model, geom, exact=True) for geom in geoms])
@@ -58,15 +58,15 @@ def _reweigh_body(model: Any, body: int, geoms: list[int]) -> None:
     places = model.geom_pos[geoms]
     centre = mass @ places / mass.sum()
     inertia = np.zeros((3, 3))
-    for geom, own, place in zip(geoms, mass, places, strict=True):
-        turned = np.zeros(9)
-        mujoco.mju_quat2Mat(turned, model.geom_quat[geom])
-        matrix = turned.reshape(3, 3)
-        apart = place - centre
-        inertia += matrix @ np.diag(own * _unit_inertia(model, geom)) @ matrix.T
-        inertia += own * (apart @ apart * np.eye(3) - np.outer(apart, apart))
+    for geom, geom_mass, place in zip(geoms, mass, places, strict=True):
+        rotation = np.zeros(9)
+        mujoco.mju_quat2Mat(rotation, model.geom_quat[geom])
+        matrix = rotation.reshape(3, 3)
+        offset = place - centre
+        inertia += matrix @ np.diag(geom_mass * _unit_inertia(model, geom)) @ matrix.T
+        inertia += geom_mass * (offset @ offset * np.eye(3) - np.outer(offset, offset))
     moments, axes = np.linalg.eigh(inertia)
-    axes[:, 2] *= np.sign(np.linalg.det(axes))  # a rotation, not a reflection
+    axes[:, 2] *= np.sign(np.linalg.det(axes))  # make it a rotation if it is a reflection
     quaternion = np.zeros(4)
     mujoco.mju_mat2Quat(quaternion, axes.flatten())
     model.body_mass[body], model.body_ipos[body] = mass.sum(), centre
@@ -74,6 +74,7 @@ def _reweigh_body(model: Any, body: int, geoms: list[int]) -> None:
 
 
 def _volume(model: Any, geom: int, *, exact: bool) -> float:
+    """Return the volume of a capsule or sphere. For a capsule: exact, or as MuJoCo before 2.1 computed it."""
     import mujoco
 
     radius, half = model.geom_size[geom, :2]
@@ -82,11 +83,11 @@ def _volume(model: Any, geom: int, *, exact: bool) -> float:
         return float(np.pi * radius**2 * (2 * half + (4 / 3 * radius if exact else radius)))
     if kind == mujoco.mjtGeom.mjGEOM_SPHERE:
         return float(4 / 3 * np.pi * radius**3)
-    raise ConfigError(f"the option {OPTION!r} is for bodies of capsules and spheres: this one has other shapes")
+    raise ConfigError(f"the option {OPTION!r} is for bodies of capsules and spheres, but this body has other shapes")
 
 
 def _unit_inertia(model: Any, geom: int) -> np.ndarray[Any, Any]:
-    """The old moments of inertia of a geom of mass 1 about its own axes. (3,)"""
+    """Return the old moments of inertia (3,) of a geom of mass 1 about its own axes."""
     import mujoco
 
     radius, half = model.geom_size[geom, :2]

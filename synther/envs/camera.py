@@ -1,7 +1,8 @@
-"""Render the camera of a MuJoCo model without a display, as uint8.
+"""Render images of a camera of a MuJoCo model as uint8, without a display.
 
-MuJoCo and dm_control choose a graphics library by `MUJOCO_GL` once, at import, and without a display they choose one
-that cannot render. A `Camera` uses its own context, no matter what was imported before. The picture is the same.
+MuJoCo and dm_control choose their graphics library once, when they are imported, by `MUJOCO_GL`. Without a display and
+without `MUJOCO_GL`, they choose one that cannot render. A `Camera` creates its own graphics context, so it does not
+depend on this choice. The images are the same.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Image = NDArray[np.uint8]
 """(3, height, width)"""
 
 _GEOMS = 1_000
-"""Largest number of shapes in a scene, the same as in dm_control. No model here has more."""
+"""Largest number of shapes in a scene, the same as in dm_control. No model of the suite has more."""
 
 _SHADOWS = 16_384
-"""Largest shadow map, as OpenGL limits the size of textures on common machines."""
+"""Largest width of a shadow map in texels, because OpenGL limits the size of textures on common machines."""
 
 _PROBE = """
 import importlib, sys
@@ -38,15 +39,16 @@ context.free()
 
 
 def graphics() -> str:
-    """The backend that MuJoCo can render with: `MUJOCO_GL` if set, otherwise the first of EGL and OSMesa that works.
+    """Return a graphics library that MuJoCo can render with.
 
-    A broken library can crash a process, so each one is tried once, in a process of its own.
+    This is `MUJOCO_GL` if it is set, otherwise the first of EGL and OSMesa that works. Each library is tried once, in a
+    separate process, because a broken library can crash its process.
     """
-    told = os.environ.get("MUJOCO_GL", "").lower()
-    if told and told not in ("egl", "osmesa", "glfw", "cgl"):
-        raise ConfigError(f"MUJOCO_GL={told} cannot render: set it to egl or osmesa, or unset it")
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    if chosen and chosen not in ("egl", "osmesa", "glfw", "cgl"):
+        raise ConfigError(f"MUJOCO_GL={chosen} cannot render: set it to egl or osmesa, or unset it")
     failures = []
-    for backend in (told,) if told else BACKENDS:
+    for backend in (chosen,) if chosen else BACKENDS:
         failure = failure_of(backend)
         if not failure:
             return backend
@@ -59,7 +61,7 @@ def graphics() -> str:
 
 @cache
 def failure_of(backend: str) -> str:
-    """The reason why `backend` does not work, or an empty string if it does."""
+    """Return the reason why the graphics library `backend` does not work, or an empty string if it works."""
     kept = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
     try:
         done = subprocess.run(
@@ -73,21 +75,22 @@ def failure_of(backend: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"it did not finish within {START_SECONDS:.0f} s"
-    said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-    return said[-1] if done.returncode else ""
+    lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
+    return lines[-1] if done.returncode else ""
 
 
 def check_shadow_size(size: int) -> int:
+    """Return `size`, the width of a shadow map in texels, or raise an error if it is out of range."""
     if not 1 <= size <= _SHADOWS:
         raise ConfigError(f"the shadow size must lie between 1 and {_SHADOWS:,} (dm_control: 4,096), got {size}")
     return size
 
 
 class Camera:
-    """The camera `number` of `model` (a `mujoco.MjModel`), with pictures of `size` x `size` pixels.
+    """Renders images of `size` x `size` pixels with the camera `number` of `model` (a `mujoco.MjModel`).
 
     `backend` is the graphics library (None: `graphics()`). `shadow_size` is the width of the shadow map in texels
-    (None: that of the model). `close` frees the camera; so does deleting the object.
+    (None: that of the model). `close` frees the camera. It is also freed when the object is deleted.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class Camera:
 
         if not 0 <= number < model.ncam:
             raise ConfigError(f"there is no camera {number}: the model has {model.ncam}, counted from 0")
-        # A buffer as small as the picture: clearing the default one takes 5 % of the time of a frame.
+        # The buffer is as small as the image, because clearing the default one takes 5 % of the time of a frame.
         model.vis.global_.offwidth = model.vis.global_.offheight = size
         if shadow_size is not None:
             model.vis.quality.shadowsize = check_shadow_size(shadow_size)
@@ -119,15 +122,15 @@ class Camera:
         self._pixels = np.empty((size, size, 3), np.uint8)
 
     def frame(self, data: Any) -> Image:
-        """A picture (3, size, size) of the state in `data` (a `mujoco.MjData`)."""
+        """Render the state in `data` (a `mujoco.MjData`) as an image (3, size, size)."""
         import mujoco
 
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, data, self._option, None, self._view, everything, self._scene)
-        self._window.make_current()  # there may be other cameras
+        self._window.make_current()  # another camera may have changed the current context
         mujoco.mjr_render(self._rectangle, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, None, self._rectangle, self._context)
-        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))  # rows come bottom up
+        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))  # OpenGL's first row is the bottom
 
 
 def _free(window: Any, context: Any) -> None:

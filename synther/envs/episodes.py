@@ -1,4 +1,4 @@
-"""Play whole episodes with a policy, a few side by side. An episode depends only on its seed."""
+"""Play whole episodes with a policy, several at the same time. An episode depends only on its seed."""
 
 from __future__ import annotations
 
@@ -20,42 +20,45 @@ from synther.errors import DataError
 
 Array = NDArray[Any]
 Key = tuple[int, ...]
-"""Seed of an episode: integers, 0 or more."""
+"""Seed of an episode: several integers, each 0 or more."""
 
 SIDE_BY_SIDE = 5
-"""Episodes that are played together. Acting on this many observations costs little more than acting on one."""
+"""Number of episodes that are played together. A policy acts on 5 observations in little more time than on one."""
 
 LONGEST = 100_000
-"""Steps after which an episode is assumed to be endless."""
+"""An episode that has not ended after this many steps is assumed to be endless."""
 
 
 class Step(NamedTuple):
+    """One step of an episode, with flat observations."""
+
     observation: Array
     action: Array
     reward: float
     next_observation: Array
     terminal: bool
     timeout: bool
-    """The episode was truncated here, for example by a time limit, in a non-terminal state."""
+    """Whether the episode was truncated in a non-terminal state, for example by a time limit."""
 
 
 def play(
     envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key], most: int | None = None
 ) -> Iterator[tuple[int, Step]]:
-    """Play one episode in each of `envs`, from its key, and yield (index of the environment, step).
+    """Play one episode in each of `envs`, with the seed in `keys`, and yield (index of the environment, step).
 
-    An episode stops when it ends or after `most` steps. Observations are flat. The policy always gets `SIDE_BY_SIDE` of
-    them, because products with another number of rows round differently, and an episode must not depend on the others
-    beside it. Only the noise of a stochastic policy comes from the first key for all episodes.
+    An episode stops when it ends or after `most` steps. The policy always gets `SIDE_BY_SIDE` flat observations. With
+    another number of rows, matrix products would round differently, and an episode would depend on the number of
+    other episodes. The noise of a stochastic policy is the only exception: for all episodes it depends on the first
+    key.
     """
     starts = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
     rng = np.random.default_rng(np.random.SeedSequence(keys[0]).spawn(1)[0])
-    here = [_reset(env, env_id, start) for env, start in zip(envs, starts, strict=True)]
-    seen = np.zeros((SIDE_BY_SIDE, len(here[0])), here[0].dtype)
-    seen[: len(keys)] = here
+    current = [_reset(env, env_id, start) for env, start in zip(envs, starts, strict=True)]
+    padded = np.zeros((SIDE_BY_SIDE, len(current[0])), current[0].dtype)
+    padded[: len(keys)] = current
     running = list(range(len(keys)))
     for step in range(LONGEST if most is None else min(most, LONGEST)):
-        actions = _chosen(env_id, envs[0].action_space, policy, seen, rng)
+        actions = _actions(env_id, envs[0].action_space, policy, padded, rng)
         for slot in running:
             where = f"step {step} after reset(seed={starts[slot]})"
             taken = actions[slot].copy()  # some environments modify their action
@@ -63,13 +66,15 @@ def play(
             if not math.isfinite(reward):
                 raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
             following = _attempt(env_id, where, gym_spaces.flat, envs[slot].observation_space, raw)
-            if following.shape != here[slot].shape:
-                raise DataError(f"{env_id} returned {len(following)} numbers in {where}, and {len(here[slot])} before")
-            yield slot, Step(here[slot], actions[slot], reward, following, terminated, truncated and not terminated)
-            here[slot] = seen[slot] = following
+            if following.shape != current[slot].shape:
+                raise DataError(
+                    f"{env_id} returned {len(following)} numbers in {where}, and {len(current[slot])} before"
+                )
+            yield slot, Step(current[slot], actions[slot], reward, following, terminated, truncated and not terminated)
+            current[slot] = padded[slot] = following
             if terminated or truncated:
                 running = [other for other in running if other != slot]
-        _check_finite(env_id, seen)
+        _check_finite(env_id, padded)
         if not running:
             return
     if most is not None and most <= LONGEST:
@@ -78,9 +83,9 @@ def play(
 
 
 def held(env_id: str, options: str, count: int) -> list[Any]:
-    """Environments that stay open until this worker process ends.
+    """Return `count` environments that stay open until this worker process ends.
 
-    `options` is a JSON object with arguments of `gymnasium.make`.
+    The same call returns the same environments. `options` is a JSON object with arguments of `gymnasium.make`.
     """
     return [_held(env_id, options, slot) for slot in range(count)]
 
@@ -93,7 +98,7 @@ def _held(env_id: str, options: str, slot: int) -> Any:
 
 
 def number_of_choices(env: Any) -> int | None:
-    """The number of discrete actions of an environment; None if its actions are something else."""
+    """Return the number of discrete actions of an environment, or None if it has other actions."""
     import gymnasium
 
     space = env.action_space
@@ -101,7 +106,7 @@ def number_of_choices(env: Any) -> int | None:
 
 
 def action_bounds(env: Any, env_id: str) -> tuple[Array, Array]:
-    """`action_box`, or the first and the last of discrete actions. (1,) each"""
+    """Return the action bounds, (A,) each, or the first and the last number of a discrete action, (1,) each."""
     choices = number_of_choices(env)
     if choices is None:
         return action_box(env, env_id)
@@ -112,21 +117,24 @@ def action_bounds(env: Any, env_id: str) -> tuple[Array, Array]:
 def check_fits(
     env_id: str, policy: str, inputs: int, actions: int, options: Mapping[str, Any] | None
 ) -> tuple[Array, Array]:
-    """Refuse a policy for other observations or actions; returns the bounds of the actions."""
+    """Return the environment's action bounds. Raises an error if a policy has other numbers of inputs or actions.
+
+    `policy` is its name for error messages.
+    """
     with opened(env_id, **options or {}) as env:
         low, high = action_bounds(env, env_id)
         expected = gym_spaces.width(env.observation_space), len(low)
     got = inputs, actions
     if got != expected:
         raise DataError(
-            f"{policy} takes {got[0]} observation columns and gives {got[1]} actions: "
+            f"{policy} takes {got[0]} observation columns and returns {got[1]} actions: "
             f"{env_id} has {expected[0]} and {expected[1]}"
         )
     return low, high
 
 
 def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
-    """The action bounds (A,) of an environment with continuous actions."""
+    """Return the action bounds, (A,) each, of an environment with continuous actions."""
     import gymnasium
 
     space = env.action_space
@@ -137,24 +145,26 @@ def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
 
 
 def _reset(env: Any, env_id: str, seed: int) -> Array:
+    """Reset an environment and return its first observation, flat. Raises an error if it is not finite."""
     where = f"reset(seed={seed})"
     raw = _attempt(env_id, where, begun, env, seed=seed)
-    here: Array = _attempt(env_id, where, gym_spaces.flat, env.observation_space, raw)
-    _check_finite(env_id, here)
-    return here
+    flat: Array = _attempt(env_id, where, gym_spaces.flat, env.observation_space, raw)
+    _check_finite(env_id, flat)
+    return flat
 
 
-def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random.Generator) -> Array:
+def _actions(env_id: str, space: Any, policy: Policy, observations: Array, rng: np.random.Generator) -> Array:
+    """Return the policy's actions in the dtype of the action space. Raises an error if shapes or values are wrong."""
     try:
-        given = np.asarray(policy.act(seen, rng))
+        given = np.asarray(policy.act(observations, rng))
         if not space.shape and given.ndim == 2 and given.shape[1] == 1:  # one discrete action
             given = np.rint(given[:, 0])
         actions: Array = given.astype(space.dtype)
     except ValueError as error:
         raise DataError(
-            f"{env_id}: the policy does not accept its {seen.shape[1]} observation columns: {error}"
+            f"{env_id}: the policy does not accept its {observations.shape[1]} observation columns: {error}"
         ) from error
-    expected = (len(seen), *space.shape)
+    expected = (len(observations), *space.shape)
     if actions.shape != expected:
         raise DataError(f"{env_id}: the policy returned actions of shape {actions.shape}, expected {expected}")
     if not np.isfinite(actions).all():
@@ -165,6 +175,7 @@ def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random
 
 
 def _attempt(env_id: str, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function. Every exception becomes a `DataError` that names the environment and `what` was called."""
     try:
         return call(*given, **named)
     except Exception as error:  # an environment can raise anything

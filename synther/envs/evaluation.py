@@ -1,7 +1,7 @@
-"""Evaluate policies: true returns of whole episodes, played by worker processes while the caller continues.
+"""Evaluate policies: worker processes play whole episodes and return the true returns, while the caller continues.
 
-A frozen copy of the policy is sent to the workers, which then play without further messages. So training continues on
-the GPU meanwhile, and workers never wait for it. A network of 256x2 takes a tenth of the time of a MuJoCo step.
+Workers receive a frozen copy of the policy and then play without further messages. So training continues on the GPU
+in the meantime, and workers never wait for it. A 256x2 network takes a tenth of the time of a MuJoCo step.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ _PATIENCE = 0.2
 """Seconds between two updates of the display."""
 
 _STREAM = 1
-"""Random stream of evaluation episodes. Policies are never tested on initial states from their training data."""
+"""Random stream of evaluation episodes. Training data use other streams, so evaluations start from other states."""
 
 Played = list[tuple[float, int]] | None
-"""Return and length of some episodes, or None if the policy has diverged."""
+"""Return and length of each of some episodes, or None if the policy has diverged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Results of each member's policy in each of its episodes."""
+    """Results of an evaluation, for each member's policy and each of its episodes."""
 
     number: int
+    """Number of the evaluation. Other numbers give other initial states."""
     returns: NDArray[np.float64]
-    """(S, episodes), undiscounted; NaN for a member whose policy returned an action that is not finite"""
+    """(S, episodes): undiscounted returns; NaN for a member with a diverged policy (actions that are not finite)"""
     lengths: NDArray[np.int64]
-    """(S, episodes); 0 for such a member"""
+    """(S, episodes): numbers of steps; 0 for a member with a diverged policy"""
     scores: NDArray[np.float64] | None
-    """(S, episodes), D4RL's normalised score, if there is one for the environment"""
+    """(S, episodes): D4RL's normalised scores, if there is a score for the environment"""
 
 
 class Evaluator:
-    """Plays `episodes` episodes with the policy of each member, in worker processes that it keeps between evaluations.
+    """Plays `episodes` episodes with the policy of each member. Its worker processes stay open between evaluations.
 
-    `members` are the members' seeds. An episode depends only on its policy, its member's seed, its index and the number
-    of the evaluation, not on the workers or the other members. Members with the same seed, such as the arms of a
-    comparison, get the same initial states.
+    `members` are the seeds of the members. An episode depends only on its policy, its member's seed, its index and the
+    number of the evaluation. It does not depend on the workers or the other members. Members with the same seed, for
+    example the arms of a comparison, get the same initial states.
 
-    `workers` of None leaves one core to the caller. `options` are passed to `gymnasium.make`. Use it as a context
-    manager, or close it.
+    `workers` is the number of processes (None: one less than the number of cores, at least one). `options` are passed
+    to `gymnasium.make`. Use it as a context manager, or call `close`.
     """
 
     def __init__(
@@ -76,14 +77,14 @@ class Evaluator:
         self.env_id, self.members, self.episodes = env_id, tuple(members), episodes
         self._options = json.dumps(dict(options or {}))
         self._reference = reference(env_id, json.loads(self._options))
-        with opened(env_id, **json.loads(self._options)) as env:  # so that a wrong id raises an error immediately
+        with opened(env_id, **json.loads(self._options)) as env:  # a wrong id raises an error immediately
             action_bounds(env, env_id)
         self._workers = Workers(max(1, cores() - 1) if workers is None else workers)
 
     def start(self, policies: Sequence[Policy], number: int = 0) -> Pending:
-        """Start evaluation `number` (0 or more) of one policy per member, and return immediately.
+        """Start evaluation `number` (0 or more) with one policy per member, and return immediately.
 
-        Several evaluations may run at the same time; they are played in the order in which they were started.
+        Several evaluations can be pending at the same time. Workers play them in the order in which they were started.
         """
         if len(policies) != len(self.members):
             raise ConfigError(f"expected a policy for each of the {len(self.members)} members, got {len(policies)}")
@@ -91,23 +92,23 @@ class Evaluator:
             raise ConfigError(f"the number of an evaluation must be 0 or more, got {number}")
         work = []
         for seed, policy in zip(self.members, policies, strict=True):
-            frozen = pickle.dumps(policy, protocol=5)  # a copy: the caller may continue to train it
+            frozen = pickle.dumps(policy, protocol=5)  # a copy, because the caller may continue to train the policy
             keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
             groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
         return Pending(self._reference, number, self.members, self.episodes, work)
 
     def evaluate(self, policies: Sequence[Policy], number: int = 0, phase: Phase | None = None) -> Evaluation:
-        """Run an evaluation and wait for its result. The `phase` is advanced episode by episode."""
+        """Run an evaluation and wait for its result. `phase` advances as episodes finish."""
         pending, total, shown = self.start(policies, number), len(self.members) * self.episodes, 0
         while phase is not None and shown < total:
-            over = round(pending.wait(_PATIENCE) * total)
-            phase.advance(over - shown)
-            shown = over
+            finished = round(pending.wait(_PATIENCE) * total)
+            phase.advance(finished - shown)
+            shown = finished
         return pending.result()
 
     def close(self) -> None:
-        """End the processes. Running evaluations are lost."""
+        """End the worker processes. Evaluations that are not finished are lost."""
         self._workers.close()
 
     def __enter__(self) -> Self:
@@ -118,7 +119,7 @@ class Evaluator:
 
 
 class Pending:
-    """A running evaluation."""
+    """A running evaluation, as returned by `Evaluator.start`."""
 
     def __init__(
         self,
@@ -132,11 +133,11 @@ class Pending:
         self._reference, self._members, self._episodes, self._work = known, members, episodes, work
 
     def done(self) -> bool:
-        """Whether all episodes are finished."""
+        """Return whether all episodes are finished."""
         return all(piece.done() for pieces in self._work for piece in pieces)
 
     def wait(self, seconds: float) -> float:
-        """Wait up to `seconds`, and return the fraction of finished episodes."""
+        """Wait up to `seconds` for all episodes, and return the fraction of finished jobs."""
         pieces = [piece for pieces in self._work for piece in pieces]
         return len(wait(pieces, seconds).done) / len(pieces)
 
@@ -159,12 +160,12 @@ class Pending:
 
 
 class _Diverged(Exception):
-    """A policy returned an action that is not finite."""
+    """Raised if a policy returns an action that is not finite."""
 
 
 @dataclass(frozen=True)
 class _Watched:
-    """A policy whose divergence is distinguished from all other errors."""
+    """A policy that raises `_Diverged` for actions that are not finite, to distinguish them from other errors."""
 
     policy: Policy
 
@@ -177,7 +178,7 @@ class _Watched:
 
 
 def _played(env_id: str, options: str, frozen: bytes, keys: Sequence[Key]) -> Played:
-    """In a worker: play one episode per key."""
+    """Play one episode per key. Runs in a worker."""
     rewards: list[list[float]] = [[] for _ in keys]
     try:
         for episode, step in play(held(env_id, options, len(keys)), env_id, _Watched(pickle.loads(frozen)), keys):

@@ -1,6 +1,6 @@
 """Gymnasium tasks that can be set to the state of an observation.
 
-Not supported: Pusher, which does not observe the velocity of its object.
+Pusher is not supported, because it does not observe the velocity of its object.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from synther.errors import DataError
 
 Array = NDArray[Any]
 Place = Callable[[Any, Array], None]
-"""Sets an unwrapped environment to the state of one observation."""
+"""A function that sets an unwrapped environment to the state of one observation."""
 
 
 class GymnasiumTask:
+    """A task of Gymnasium with the interface of `tasks.Task`."""
+
     def __init__(self, env: Any, place: Place) -> None:
         self._env, self._place = env.unwrapped, place
         self._physics = getattr(self._env, "data", None)
@@ -30,21 +32,21 @@ class GymnasiumTask:
         self.action_shape = tuple(env.action_space.shape)
 
     def place(self, observation: Array, action: Any) -> bool:
-        """Set the simulator to the state of `observation`, before `action`; False if this is not a valid state."""
+        """Set the simulator to the state of `observation`, before `action`. Return False if it is not a valid state."""
         if self._physics is not None:
             forget(self._physics, action)
         self._place(self._env, observation)
         return self._physics is None or not blown_up(self._physics)
 
     def step(self, action: Any) -> tuple[Array, float, bool] | None:
-        """The next observation, the reward, and whether the state is terminal; None if the simulation is unstable."""
+        """Return next observation, reward, and whether the state is terminal, or None if the simulation is unstable."""
         following, reward, terminal, _, _ = self._env.step(action)
         if self._physics is not None and blown_up(self._physics):
             return None
         return following, float(reward), bool(terminal)
 
     def frame(self, width: int, height: int) -> Array:
-        """The state as a picture, in the size that the environment renders. Only for a task opened with `drawn`."""
+        """Render the state in the size that the environment has. The task must have been opened with `drawn`."""
         frame: Array = self._env.render()
         return frame
 
@@ -53,13 +55,13 @@ class GymnasiumTask:
 def task(
     env_id: str, options: Mapping[str, Any] | None = None, drawn: tuple[int, int] | None = None
 ) -> Iterator[GymnasiumTask]:
-    """Open the task `env_id` of `TASKS` with `options`; `drawn` is the width and height of frames, if rendered."""
-    place, told = TASKS[env_id], dict(options or {})
+    """Open the task `env_id` of `TASKS` with `options`. `drawn` is the width and height of frames (None: no frames)."""
+    place, arguments = TASKS[env_id], dict(options or {})
     if drawn is not None:
-        told["render_mode"] = "rgb_array"
+        arguments["render_mode"] = "rgb_array"
         if env_id not in CLASSIC:
-            told.update(width=drawn[0], height=drawn[1])
-    with opened(env_id, **told) as env:
+            arguments.update(width=drawn[0], height=drawn[1])
+    with opened(env_id, **arguments) as env:
         if options:
             with opened(env_id) as plain:
                 if plain.observation_space.shape != env.observation_space.shape:
@@ -68,8 +70,11 @@ def task(
 
 
 def _mujoco(positions: int, velocities: int, hidden: int = 0) -> Place:
-    """`hidden` coordinates of the position are not observed. Physics does not depend on them, and rewards only on their
-    change, so they start at 0. Columns after positions and velocities are not part of the state."""
+    """Return a function for a MuJoCo task with observed `positions` and `velocities` as its first columns.
+
+    The first `hidden` positions of the simulator are not observed. They are set to 0, because the dynamics do not
+    depend on them and rewards only depend on their change. Further columns are not part of the state.
+    """
 
     def place(env: Any, observation: Array) -> None:
         position = np.concatenate([np.zeros(hidden), observation[:positions]])
@@ -81,7 +86,7 @@ def _mujoco(positions: int, velocities: int, hidden: int = 0) -> Place:
 def _reacher(env: Any, observation: Array) -> None:
     angles = np.arctan2(observation[2:4], observation[:2])
     env.set_state(np.concatenate([angles, observation[4:6]]), np.concatenate([observation[6:8], np.zeros(2)]))
-    # In v4, the reward uses the distance that MuJoCo last computed before the step, which is the observed one.
+    # In v4, the reward uses the distance that MuJoCo computed before the step, which the observation contains.
     from_target = observation[8:]
     env.data.body("fingertip").xpos[: len(from_target)] = env.data.body("target").xpos[: len(from_target)] + from_target
 

@@ -1,4 +1,4 @@
-"""Open environments by id, with errors that say what to install; helpers that control MuJoCo's warnings and state."""
+"""Open environments by id, with errors that say what to install. Also: control MuJoCo's warnings and solver state."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from synther.errors import ConfigError, DataError, MissingExtra
 
 _MAZES = ("PointMaze_", "AntMaze_")
 _PLAIN = re.compile(r"[\w +-]*")
-"""Text that options from a file may contain: plain words, no characters of paths or module names."""
+"""Texts that options from a file may contain: plain words, without characters of paths or module names."""
 
 
 class Trusted(str):
     """An environment id that the user typed, on the command line or as an argument in Python.
 
-    Only a trusted id may have the form `module:Env-v0`, for which Gymnasium imports the module, and only its options
-    may name files. An id that was read from a file is a plain str. The type survives pickling, so it reaches workers.
+    Only a trusted id may have the form `module:Env-v0`, which makes Gymnasium import the module. Only the options of a
+    trusted id may name files. An id that was read from a file is a plain str. Pickling keeps the type, so worker
+    processes know it too.
     """
 
     __slots__ = ()
@@ -32,16 +33,16 @@ class Trusted(str):
 
 @contextmanager
 def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
-    """Open the environment `env_id`, and close it when the block ends; `options` go to `gymnasium.make`.
+    """Open the environment `env_id`, and close it when the block ends.
 
-    The option `capsules="old"` is our own: see `bodies.py`.
+    `options` are passed to `gymnasium.make`, except `capsules="old"`, which is an option of SynthER (see `bodies.py`).
 
-    An id that is not `Trusted` may come from a file that somebody else wrote: it is refused if it names a module, or if
-    its options contain text that may name a file or code.
+    An id that is not `Trusted` may come from a file that somebody else wrote. An error is raised if such an id names a
+    module, or if its options contain text that may name a file or code.
 
-    Ids such as `dm_control/cheetah-run-v0` are tasks of the dm_control suite, through shimmy. Ids such as
-    `PointMaze_UMaze-v3` and `AntMaze_UMaze-v4` are mazes of gymnasium-robotics. Inside the block, MuJoCo's warnings are
-    turned off: by default it prints them and writes them to a file in the working directory.
+    Ids such as `dm_control/cheetah-run-v0` are tasks of the dm_control suite, which are created with shimmy. Ids such
+    as `PointMaze_UMaze-v3` and `AntMaze_UMaze-v4` are mazes of gymnasium-robotics. MuJoCo's warnings are turned off
+    inside the block, because by default MuJoCo prints them and writes them to a file in the working directory.
     """
     try:
         import gymnasium
@@ -57,7 +58,7 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
         _register_mazes(env_id)
     with quiet_mujoco():
         with warnings.catch_warnings(), _own_temporary_folder() if maze else nullcontext():
-            warnings.simplefilter("ignore", DeprecationWarning)  # recorded data cannot move to a newer version
+            warnings.simplefilter("ignore", DeprecationWarning)  # old versions are needed for recorded data
             try:
                 env = gymnasium.make(env_id, disable_env_checker=True, **options)
             except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
@@ -66,7 +67,7 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
                 raise DataError(f"{env_id} cannot be made here: {error}") from error
             except gymnasium.error.Error as error:
                 raise DataError(f"{env_id!r} is not an environment of Gymnasium: {error}") from None
-            except Exception as error:  # whatever somebody's environment raises
+            except Exception as error:  # a user's environment can raise anything
                 raise DataError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
         try:
             if old_capsules:
@@ -77,7 +78,7 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
 
 
 def _check_untrusted(env_id: str, options: Mapping[str, Any]) -> None:
-    """Refuse an id or options that could make Gymnasium import code or read files which the user did not ask for."""
+    """Raise an error if id or options could make Gymnasium import code or read files that the user did not choose."""
     module, colon, _ = env_id.rpartition(":")
     if colon:
         raise DataError(
@@ -96,7 +97,7 @@ def _check_untrusted(env_id: str, options: Mapping[str, Any]) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All strings inside an option, which is what JSON can hold."""
+    """Yield all strings inside an option, which is a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -111,35 +112,35 @@ def _texts(value: Any) -> Iterator[str]:
 def begun(env: Any, **how: Any) -> Any:
     """Reset the environment and return the first observation.
 
-    A `TypeError` means that the environment does not follow Gymnasium's interface; callers handle it.
+    Raises a `TypeError` if the environment does not follow Gymnasium's interface. Callers handle it.
     """
     answer = env.reset(**how)
-    if not isinstance(answer, tuple) or len(answer) != 2:  # an array of two numbers could be unpacked, too
+    if not isinstance(answer, tuple) or len(answer) != 2:  # an array of two numbers could also be unpacked
         raise TypeError("expected reset to return an observation and a dictionary, as in Gymnasium 0.26 and later")
     return answer[0]
 
 
 def stepped(env: Any, action: Any) -> tuple[Any, float, bool, bool]:
-    """Step the environment: observation, reward, terminated, truncated. Errors are as in `begun`."""
+    """Step the environment. Return observation, reward, terminated, truncated. Errors are as in `begun`."""
     observation, reward, terminated, truncated, _ = env.step(action)
     return observation, float(reward), bool(terminated), bool(truncated)
 
 
 def time_limit(env: Any) -> int | None:
-    """Steps after which an episode is truncated; None if unknown.
+    """Return the number of steps after which an episode is truncated, or None if it is unknown.
 
-    Shimmy does not report the limit of the suite's tasks, so it is read from the wrapped environment.
+    Shimmy does not report the time limit of dm_control's tasks, so it is read from the wrapped environment.
     """
-    told: float | None = getattr(env.spec, "max_episode_steps", None)
-    if told is None:
-        told = getattr(getattr(env.unwrapped, "_env", None), "_step_limit", None)
-    return int(told) if told is not None and math.isfinite(told) else None
+    limit: float | None = getattr(env.spec, "max_episode_steps", None)
+    if limit is None:
+        limit = getattr(getattr(env.unwrapped, "_env", None), "_step_limit", None)
+    return int(limit) if limit is not None and math.isfinite(limit) else None
 
 
 def import_suite(env_id: str) -> None:
-    """Import dm_control, which `env_id` needs.
+    """Import dm_control, which `env_id` needs, or raise an error that says what to install.
 
-    On import it looks for a display and warns if there is none. The warning is hidden: no display is needed here.
+    On import, dm_control warns if there is no display. The warning is hidden, because no display is needed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -147,17 +148,18 @@ def import_suite(env_id: str) -> None:
             import dm_control.suite  # noqa: F401
         except ModuleNotFoundError as error:
             raise MissingExtra(error.name or "dm_control", "dmc", f"running {env_id}") from None
-        except Exception as error:  # whatever a graphics library raises
+        except Exception as error:  # a graphics library can raise anything
             chosen = os.environ.get("MUJOCO_GL")
             raise ConfigError(f"dm_control cannot be imported with MUJOCO_GL={chosen}: {error}; unset it") from error
 
 
 def _register_suite(env_id: str) -> None:
+    """Register the tasks of the dm_control suite in Gymnasium."""
     import gymnasium
 
     import_suite(env_id)
     try:
-        with redirect_stderr(io.StringIO()):  # it imports the old gym, which prints that it is unmaintained
+        with redirect_stderr(io.StringIO()):  # shimmy imports the old gym, which prints that it is unmaintained
             import shimmy
     except ImportError as error:
         raise MissingExtra(error.name or "shimmy", "dmc", f"running {env_id}") from None
@@ -165,10 +167,11 @@ def _register_suite(env_id: str) -> None:
 
 
 def _register_mazes(env_id: str) -> None:
+    """Register the mazes of gymnasium-robotics in Gymnasium."""
     import gymnasium
 
     try:
-        with redirect_stderr(io.StringIO()):  # it prints a notice about its other tasks
+        with redirect_stderr(io.StringIO()):  # gymnasium-robotics prints a notice about its other tasks
             import gymnasium_robotics
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "gymnasium-robotics", "mazes", f"running {env_id}") from None
@@ -179,12 +182,12 @@ def _register_mazes(env_id: str) -> None:
 def _own_temporary_folder() -> Iterator[None]:
     """Use a separate temporary folder while a maze is created.
 
-    gymnasium-robotics writes the maze to a temporary file that is named by the time and never removed. Processes that
-    start at the same time would write the same file.
+    gymnasium-robotics writes the maze to a temporary file. The file is named after the current time and never removed.
+    Processes that start at the same time would write the same file.
     """
     before = tempfile.tempdir
-    with tempfile.TemporaryDirectory() as own:
-        tempfile.tempdir = own
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
         try:
             yield
         finally:
@@ -193,6 +196,7 @@ def _own_temporary_folder() -> Iterator[None]:
 
 @contextmanager
 def quiet_mujoco() -> Iterator[None]:
+    """Turn off MuJoCo's warnings inside the block. Does nothing if MuJoCo is not installed."""
     try:
         import mujoco
     except ImportError:
@@ -209,7 +213,8 @@ def quiet_mujoco() -> Iterator[None]:
 def forget(data: Any, action: Any) -> None:
     """Clear what MuJoCo's data keeps from the last step, and set the controls to `action`.
 
-    The solver starts from its last solution, so without this the result for a row would depend on the row before it.
+    MuJoCo's solver starts from its last solution. Without this reset, the result for a row would depend on the row
+    before it.
     """
     data.time = 0.0
     data.qacc_warmstart[:] = 0.0
@@ -218,7 +223,7 @@ def forget(data: Any, action: Any) -> None:
 
 
 def blown_up(data: Any) -> bool:
-    """Whether a position, velocity or acceleration became invalid, after which MuJoCo silently resets the state."""
+    """Return whether a position, velocity or acceleration became invalid. MuJoCo then resets the state silently."""
     import mujoco
 
     kinds = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)

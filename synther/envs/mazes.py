@@ -1,7 +1,7 @@
 """D4RL's mazes in gymnasium-robotics, shortest paths through them, and controllers that follow these paths.
 
-An observation is the flat row that Gymnasium makes of a maze's dictionary: the position (`achieved_goal`), the goal
-(`desired_goal`), then the state of the body (`observation`).
+Observations are flat: Gymnasium flattens the dictionary of a maze to the position (`achieved_goal`), the goal
+(`desired_goal`) and then the state of the body (`observation`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ POSITION, GOAL = slice(0, 2), slice(2, 4)
 """Columns of a flat observation."""
 
 _POINT_SPEED = slice(6, 8)
-"""Columns of the ball's velocity. They follow its position, which is there twice."""
+"""Columns of the ball's velocity in a flat observation. Position, goal and again the position come first."""
 
 _PULL, _BRAKE = 10.0, 1.3
-"""Gains of a PD controller, for distance (m) and velocity (m/s). A ball of 4.2 kg is then critically damped."""
+"""Gains of a PD controller for distance (m) and velocity (m/s). They damp a ball of 4.2 kg critically."""
 
 _ARRIVED = 0.1
-"""Distance, in cells, from the centre of a cell at which it counts as reached."""
+"""A cell counts as reached within this distance from its centre, as a fraction of the cell's side."""
 
 _ENV_IDS = {"maze2d": "PointMaze_{}-v3", "antmaze": "AntMaze_{}-v4"}
 _SIZES = {"umaze": "UMaze", "medium": "Medium", "large": "Large"}
@@ -52,14 +52,14 @@ _GOALS = {
 _ANT_START = (1, 1)
 
 _NOISE = {"maze2d": 0.5, "antmaze": 0.0}
-"""Std of the noise on actions: the ball's controller is deterministic, an ant's policy draws its actions."""
+"""Std of the noise on actions. It is 0 for an ant, because an ant's policy is already stochastic."""
 
 
 @dataclass(frozen=True, eq=False)
 class Maze:
-    """A grid of square cells, some of them walls. The origin is the centre of the grid; row 0 has the largest y.
+    """A grid of square cells, some of which are walls. The origin is the centre of the grid. Row 0 has the largest y.
 
-    `size` is the length of a cell's side. Every free cell must be reachable from every other.
+    `size` is the length of a cell's side. Every free cell must be reachable from every other free cell.
     """
 
     walls: NDArray[np.bool_]
@@ -73,12 +73,12 @@ class Maze:
 
     @classmethod
     def of(cls, maze_map: Sequence[Sequence[int | str]], size: float) -> Maze:
-        """From a map of gymnasium-robotics: 1 is a wall; 0, "r", "g" and "c" are free."""
+        """Create a maze from a map of gymnasium-robotics: 1 is a wall, and 0, "r", "g" and "c" are free cells."""
         return cls(np.array([[cell == 1 for cell in row] for row in maze_map]), size)
 
     @cached_property
     def cells(self) -> NDArray[np.intp]:
-        """Row and column of each free cell, (n, 2). The number of a cell is its index here."""
+        """Row and column of each free cell, (n, 2). The index of a cell in this array is the number of the cell."""
         return np.argwhere(~self.walls)
 
     @cached_property
@@ -91,39 +91,42 @@ class Maze:
 
     @cached_property
     def first_steps(self) -> NDArray[np.intp]:
-        """The number of the first cell on a shortest path from cell i to cell j, (n, n); -1 if there is no path.
+        """Number of the first cell on a shortest path from cell i to cell j, (n, n), or -1 if there is no path.
 
-        A path goes from a cell to the one above, below, left or right of it.
+        A path moves to the cell above, below, left or right.
         """
         number = {(int(row), int(column)): place for place, (row, column) in enumerate(self.cells)}
         steps = np.full((len(number), len(number)), -1)
-        for goal, there in number.items():
-            steps[there, there] = there
+        for goal, goal_number in number.items():
+            steps[goal_number, goal_number] = goal_number
             border = deque([goal])
-            while border:  # breadth first, from the goal outwards
+            while border:  # breadth-first search, starting at the goal
                 row, column = border.popleft()
-                for beside in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
-                    here = number.get(beside)
-                    if here is not None and steps[here, there] < 0:
-                        steps[here, there] = number[row, column]
-                        border.append(beside)
+                for neighbour in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+                    start = number.get(neighbour)
+                    if start is not None and steps[start, goal_number] < 0:
+                        steps[start, goal_number] = number[row, column]
+                        border.append(neighbour)
         return steps
 
     def numbers(self, positions: Array) -> NDArray[np.intp]:
-        """Numbers of the free cells nearest to the positions (k, 2)."""
-        away = np.linalg.norm(positions[:, None] - self.middles, axis=-1)
-        nearest: NDArray[np.intp] = away.argmin(1)
+        """Return the number of the nearest free cell (k,) for each position (k, 2)."""
+        distances = np.linalg.norm(positions[:, None] - self.middles, axis=-1)
+        nearest: NDArray[np.intp] = distances.argmin(1)
         return nearest
 
     def toward(self, positions: Array, goals: Array) -> NDArray[np.float64]:
-        """The next waypoint from each position (k, 2) to its goal (k, 2): the centre of the next cell, or the goal."""
-        here, there = self.numbers(positions), self.numbers(goals)
-        return np.where((here == there)[:, None], goals, self.middles[self.first_steps[here, there]])
+        """Return the next waypoint (k, 2) on the way from each position (k, 2) to its goal (k, 2).
+
+        This is the centre of the next cell, or the goal itself if it is in the same cell.
+        """
+        starts, ends = self.numbers(positions), self.numbers(goals)
+        return np.where((starts == ends)[:, None], goals, self.middles[self.first_steps[starts, ends]])
 
 
 @dataclass(frozen=True)
 class PointReacher:
-    """Moves the ball of PointMaze straight to the goal in its observation, and stops there."""
+    """Policy that moves the ball of PointMaze straight to the goal in its observation, and stops there."""
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         to_go = observation[:, GOAL] - observation[:, POSITION]
@@ -133,9 +136,9 @@ class PointReacher:
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """Follows a shortest path through a maze to the goal in its observation.
+    """Policy that follows a shortest path through a maze to the goal in its observation.
 
-    `reach` is a policy that goes straight to the goal in its observation. It is given the next waypoint as its goal.
+    `reach` is a policy that goes straight to the goal in its observation. It gets the next waypoint as its goal.
     """
 
     maze: Maze
@@ -149,39 +152,40 @@ class Guide:
 
 @dataclass(eq=False)
 class Wanderer:
-    """Goes to randomly drawn free cells of the maze, one after the other, and ignores the goal of the task.
+    """Policy that goes to randomly drawn free cells of a maze, one after the other. It ignores the goal of the task.
 
-    Actions are those of the guide, in [-1, 1], with Gaussian noise of std `noise`. It remembers the current target of
-    each episode, so use one object for one set of parallel episodes.
+    Its actions are those of the guide, in [-1, 1], with Gaussian noise of std `noise`. The object stores the current
+    target of each episode, so use a new object for each set of parallel episodes.
     """
 
     guide: Guide
     noise: float = 0.0
-    _heading: Array | None = field(default=None, init=False)
+    _target: Array | None = field(default=None, init=False)
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
-        maze, here = self.guide.maze, observation[:, POSITION]
-        drawn = maze.middles[rng.integers(len(maze.cells), size=len(here))]
-        heading = drawn if self._heading is None else self._heading
-        arrived = np.linalg.norm(heading - here, axis=1) < _ARRIVED * maze.size
-        self._heading = np.where(arrived[:, None], drawn, heading)
+        maze, position = self.guide.maze, observation[:, POSITION]
+        drawn = maze.middles[rng.integers(len(maze.cells), size=len(position))]
+        target = drawn if self._target is None else self._target
+        arrived = np.linalg.norm(target - position, axis=1) < _ARRIVED * maze.size
+        self._target = np.where(arrived[:, None], drawn, target)
         shown = observation.copy()
-        shown[:, GOAL] = self._heading
+        shown[:, GOAL] = self._target
         action = self.guide.act(shown, rng)
         return np.clip(action + self.noise * rng.standard_normal(action.shape), -1, 1)
 
 
 @dataclass(frozen=True)
 class D4RLMaze:
-    """A maze task of D4RL, with the goal and rewards that its normalised scores refer to."""
+    """A maze task of D4RL, with the goal and the rewards that D4RL's normalised scores need."""
 
     body: str
-    """maze2d, a ball, or antmaze, an ant."""
+    """The body in the maze: "maze2d" is a ball, "antmaze" is an ant."""
     size: str
-    """umaze, medium or large."""
+    """The maze: "umaze", "medium" or "large"."""
 
     @property
     def env_id(self) -> str:
+        """Id of the environment in gymnasium-robotics."""
         return _ENV_IDS[self.body].format(_SIZES[self.size])
 
     @property
@@ -190,12 +194,12 @@ class D4RLMaze:
         return {"maze2d": 8, "antmaze": 31}[self.body]
 
     def options(self, *, anywhere: bool = False) -> dict[str, Any]:
-        """Options for `gymnasium.make`.
+        """Return the options for `gymnasium.make`.
 
         A ball starts in any cell and gets a reward for every step at the goal. An ant starts in its corner (with
-        `anywhere`: in any cell), and the episode ends at the goal.
+        `anywhere`: in any cell), and its episode ends at the goal.
         """
-        # As in gymnasium-robotics: 1 is a wall, "g" the goal, "r" the start, and without an "r" all cells are starts.
+        # In gymnasium-robotics, 1 is a wall, "g" the goal and "r" the start. Without an "r", any cell is a start.
         drawn: list[list[int | str]] = [[int(cell == "#") for cell in row] for row in _WALLS[self.size].split()]
         row, column = _GOALS[self.body][self.size]
         drawn[row][column] = "g"
@@ -204,6 +208,6 @@ class D4RLMaze:
         return {"maze_map": drawn, "continuing_task": self.body == "maze2d", "reset_target": False}
 
     def wanderer(self, reach: Policy) -> Wanderer:
-        """A policy that walks between random cells of this maze; `reach` takes it straight to the next waypoint."""
+        """Return a policy that walks between random cells of this maze. It uses `reach` to go to the next waypoint."""
         maze = Maze.of(self.options(anywhere=True)["maze_map"], _CELL[self.body])
         return Wanderer(Guide(maze, reach), _NOISE[self.body])

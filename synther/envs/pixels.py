@@ -1,4 +1,4 @@
-"""Tasks of the dm_control suite with frames from the task's camera as observations, and repeated actions."""
+"""Tasks of the dm_control suite with frames of the task's camera as observations, and with repeated actions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SIZE, REPEAT, STACK = 84, 2, 3
 """Frame size in pixels, action repeat, and frames per observation, as in DrQ-v2 and V-D4RL."""
 
 _UNBOUNDED = 1e10
-"""MuJoCo's value for a missing bound."""
+"""MuJoCo uses this value for an action without a bound."""
 
 _CAMERAS = {"quadruped": 2}
-"""Camera numbers as in DrQ-v2. Default: 0."""
+"""Camera numbers by domain, as in DrQ-v2. Default: 0."""
 
 
 class PixelEnv:
-    """The rendered task `env_id`, such as `dm_control/walker-walk-v0`. Use it as a context manager, or close it.
+    """The rendered task `env_id`, for example `dm_control/walker-walk-v0`. Use it as a context manager or call `close`.
 
-    An observation is the last `stack` frames, (3 stack, size, size) of uint8, oldest first. After a reset all of them
-    are the same frame. Each action is taken `repeat` times, and rewards are summed. `backend` is the result of
-    `camera.graphics`, which many environments can share. A smaller `shadow_size` than dm_control's is faster and
-    changes a few pixels at the edges of shadows; see `Camera`.
+    An observation contains the last `stack` frames, oldest first: (3 * stack, size, size) of uint8. After a reset, all
+    of them are the same frame. Each action is taken `repeat` times, and the rewards are summed. `backend` is the result
+    of `camera.graphics` (None: call it), which many environments can share. A smaller `shadow_size` than that of
+    dm_control is faster and changes a few pixels at the edges of shadows, see `Camera`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PixelEnv:
         self._random = np.random.RandomState(0)
         self._stack = ExitStack()
         try:
-            self._stack.enter_context(quiet_mujoco())  # after the import of dm_control, which resets it
+            self._stack.enter_context(quiet_mujoco())  # after the import of dm_control, which turns warnings on again
             self._env = suite.load(domain, task, task_kwargs={"random": self._random})
             self._stack.callback(self._env.close)
             self.low, self.high = _bounds(self._env, env_id)
@@ -65,22 +65,22 @@ class PixelEnv:
             self._stack.close()
             raise
         self.decisions = math.ceil(math.ceil(self._env._step_limit) / repeat)
-        """Decisions after which an episode is truncated."""
+        """Number of decisions after which an episode is truncated."""
         self.state: Array = np.zeros(0, np.float32)
-        """The current state observation, flattened as `gymnasium` does."""
+        """The current state observation, flattened as in Gymnasium."""
         self.frame: Image = np.zeros((3, size, size), np.uint8)
         """The newest frame."""
         self._frames: deque[Image] = deque(maxlen=stack)
 
     def reset(self, seed: int) -> Image:
-        """Start an episode, which depends only on `seed`, and return the observation."""
+        """Start an episode and return its first observation. The episode depends only on `seed`."""
         self._random.seed(seed)
         self._see(self._env.reset())
         self._frames.extend([self.frame] * (self._frames.maxlen or 1))
         return np.concatenate(self._frames)
 
     def step(self, action: Array) -> tuple[Image, float, bool, bool]:
-        """Return observation, reward, terminal and timeout."""
+        """Take an action `repeat` times. Return observation, sum of the rewards, terminal and timeout."""
         from dm_control.rl.control import PhysicsError
 
         reward = 0.0
@@ -100,6 +100,7 @@ class PixelEnv:
         return np.concatenate(self._frames), reward, terminal, bool(now.last() and not terminal)
 
     def _see(self, now: Any) -> None:
+        """Store the state observation of the time step `now`, and render its frame."""
         self.state = np.concatenate([np.ravel(now.observation[name]) for name in sorted(now.observation)])
         self.state = self.state.astype(np.float32)
         self.frame = self._camera.frame(self._env.physics.data.ptr)
@@ -115,7 +116,7 @@ class PixelEnv:
 
 
 def check_drawable(env_id: str) -> tuple[str, str]:
-    """Domain and task of `env_id`. Raises an error if it is not a task of the dm_control suite."""
+    """Return domain and task of `env_id`. Raises an error if it is not a task of the dm_control suite."""
     domain, _, task = env_id.removeprefix(PREFIX).removesuffix("-v0").partition("-")
     if env_id != f"{PREFIX}{domain}-{task}-v0":
         raise ConfigError(
@@ -126,7 +127,7 @@ def check_drawable(env_id: str) -> tuple[str, str]:
 
     if (domain, task) not in suite.ALL_TASKS:
         near = [name for one, name in suite.ALL_TASKS if one == domain]
-        known = f"those of {domain} are {', '.join(near)}" if near else f"there is no {domain} in it"
+        known = f"the tasks of {domain} are {', '.join(near)}" if near else f"it has no domain {domain}"
         raise ConfigError(f"the dm_control suite has no task {env_id!r}: {known}")
     return domain, task
 
@@ -142,12 +143,13 @@ def check_task(env_id: str, actions: int) -> None:
         return
     from dm_control import suite
 
-    taken = len(_bounds(suite.load(domain, task), env_id)[0])
-    if taken != actions:
-        raise DataError(f"{env_id} has {taken} actions, but the frames have {actions}: they come from another task")
+    expected = len(_bounds(suite.load(domain, task), env_id)[0])
+    if expected != actions:
+        raise DataError(f"{env_id} has {expected} actions, but the frames have {actions}: they come from another task")
 
 
 def _bounds(env: Any, env_id: str) -> tuple[Array, Array]:
+    """Return the action bounds, (A,) each. Raises an error if actions are unbounded."""
     spec = env.action_spec()
     low, high = (np.broadcast_to(bound, spec.shape).astype(np.float32) for bound in (spec.minimum, spec.maximum))
     if max(np.abs(low).max(), np.abs(high).max()) >= _UNBOUNDED:

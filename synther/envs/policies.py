@@ -1,6 +1,6 @@
-"""Policies as NumPy arrays, read from a file or copied from an agent.
+"""Policies that are computed with NumPy, read from a file or copied from an agent.
 
-They are sent to worker processes, which start much faster because they do not import PyTorch.
+Worker processes use these policies. They start much faster because they do not import PyTorch.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Layers = tuple[tuple[Array, Array], ...]
 """Weight (inputs, outputs) and bias (outputs,) of each layer, in order, with ReLU between them."""
 
 LOG_STD = (-20.0, 2.0)
-"""Bounds of the log std of SAC's policies."""
+"""Bounds of the log std in SAC's policies."""
 _KEY = re.compile(r"(?P<name>[^/]+/[^/]+)/(?P<part>weight|bias)(?P<layer>\d+)")
 
 
 class Policy(Protocol):
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
-        """Actions (n, A) for observations (n, O), or (A,) for (O,). Stochastic policies use `rng`."""
+        """Return actions (n, A) for observations (n, O), or (A,) for (O,). Stochastic policies draw from `rng`."""
 
 
 @dataclass(frozen=True, eq=False)
 class MlpPolicy:
-    """A network: normalized observations, outputs squashed to [-1, 1] and scaled to the action bounds.
+    """A multilayer perceptron. Its outputs are squashed to [-1, 1] and scaled to the action bounds `low` and `high`.
 
-    Observations are normalized by `mean` and `std`, if given. `low` and `high` of None are -1 and 1. With `log_std`,
-    actions are drawn as those of SAC: the first half of the outputs is the mean of a normal distribution, which is then
-    squashed, and the second half is the log of its standard deviation, clipped to these bounds.
+    Observations are normalized by `mean` and `std`, if given. If `low` and `high` are None, they are -1 and 1. With
+    `log_std`, actions are drawn as in SAC: the first half of the outputs is the mean of a normal distribution, and the
+    second half is the log of its standard deviation, clipped to the bounds `log_std`. The drawn number is squashed.
     """
 
     layers: Layers
@@ -75,6 +75,7 @@ class MlpPolicy:
 
     @property
     def inputs(self) -> int:
+        """Number of observation columns."""
         return len(self.layers[0][0])
 
     def act(self, observation: Array, rng: np.random.Generator | None = None) -> Array:
@@ -83,7 +84,7 @@ class MlpPolicy:
             hidden = (hidden - self.mean) / self.std
         out = forward(self.layers, hidden)
         if self.log_std is not None:
-            assert rng is not None  # who draws needs a source of random numbers
+            assert rng is not None  # a stochastic policy needs random numbers
             mean, log_std = np.split(out, 2, axis=-1)
             out = mean + np.exp(np.clip(log_std, *self.log_std)) * rng.standard_normal(mean.shape, np.float32)
         action: Array = np.tanh(out) if self.squash == "tanh" else np.clip(out, -1, 1)
@@ -95,7 +96,7 @@ class MlpPolicy:
 
 @dataclass(frozen=True, eq=False)
 class UniformPolicy:
-    """Uniformly random actions from `low` to `high` (A,); whole numbers where these are."""
+    """Returns uniformly random actions from `low` to `high`, (A,) each. Integer bounds give integer actions."""
 
     low: Array
     high: Array
@@ -113,9 +114,9 @@ class UniformPolicy:
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """A policy with Gaussian noise on its actions, clipped to their bounds.
+    """Adds Gaussian noise to the actions of a policy, and clips them to their bounds.
 
-    `noise` is the std for actions in [-1, 1]; it is scaled for other bounds.
+    `noise` is the std of the noise for actions in [-1, 1]. It is scaled for other bounds.
     """
 
     policy: Any
@@ -132,12 +133,15 @@ class Explorer:
 
 
 def frozen(policy: Any, *, stochastic: bool = False) -> Sequence[Any]:
-    """An agent's policy (`agents.policy.Policy`), one per member: perceptrons as NumPy arrays, others as they are.
+    """Split an agent's policy (`agents.policy.Policy`) into one policy per member.
 
-    They act deterministically, or, if `stochastic`, draw their actions as in training.
+    Perceptrons become `MlpPolicy` objects. Others, and policies with discrete actions, stay policies in PyTorch. They
+    act deterministically, or draw their actions as in training if `stochastic`.
     """
     if stochastic and (policy.log_std is None or not hasattr(policy.actor, "sizes")):
-        raise ConfigError("it has no distribution to draw actions from: expected one of SAC, REDQ, DroQ, RLPD or EDAC")
+        raise ConfigError(
+            "this agent has no distribution to draw actions from: expected an agent of SAC, REDQ, DroQ, RLPD or EDAC"
+        )
     if policy.squash == "argmax" or not hasattr(policy.actor, "sizes"):
         return list(policy.members())
     s = policy.scales
@@ -151,7 +155,10 @@ def frozen(policy: Any, *, stochastic: bool = False) -> Sequence[Any]:
 
 
 def _layers(row: Array, sizes: tuple[int, ...], outputs: int) -> Layers:
-    """One network, a row of a `Stack`: its matrices, then its biases. Further outputs are left out."""
+    """Return the layers of one network from a row of a `Stack`, which holds first all matrices, then all biases.
+
+    Only the first `outputs` outputs are kept.
+    """
     shapes = [*pairwise(sizes), *((size,) for size in sizes[1:])]
     ends = list(accumulate(int(np.prod(shape)) for shape in shapes))
     parts = [part.reshape(shape) for part, shape in zip(np.split(row[: ends[-1]], ends[:-1]), shapes, strict=True)]
@@ -162,7 +169,7 @@ def _layers(row: Array, sizes: tuple[int, ...], outputs: int) -> Layers:
 
 
 def forward(layers: Layers, hidden: Array) -> Array:
-    """The last layer's output, before any squashing."""
+    """Return the output of the last layer, before squashing."""
     for weight, bias in layers[:-1]:
         hidden = np.maximum(hidden @ weight + bias, 0)
     weight, bias = layers[-1]
@@ -171,25 +178,28 @@ def forward(layers: Layers, hidden: Array) -> Array:
 
 
 def checked(layers: Layers) -> Layers:
-    """Copies of the layers as float32, after checking that their shapes fit."""
+    """Return copies of the layers as float32. Raises an error if their shapes do not fit each other."""
     if not layers:
         raise DataError("a policy needs at least one layer, got none")
     if any(array.dtype.kind not in "biuf" for layer in layers for array in map(np.asarray, layer)):
-        raise DataError("the layers of a policy hold something else than numbers")
-    own = tuple((np.array(weight, np.float32, order="C"), np.array(bias, np.float32)) for weight, bias in layers)
+        raise DataError("the layers of a policy contain values that are not numbers: expected arrays of numbers")
+    copies = tuple((np.array(weight, np.float32, order="C"), np.array(bias, np.float32)) for weight, bias in layers)
     width: Any = None
-    for number, (weight, bias) in enumerate(own):
+    for number, (weight, bias) in enumerate(copies):
         if weight.ndim != 2 or width not in (None, len(weight)) or bias.shape != weight.shape[1:]:
             raise DataError(
                 f"layer {number} has a weight of shape {weight.shape} and a bias of shape {bias.shape}: "
                 f"expected ({width or 'inputs'}, outputs) and (outputs,)"
             )
         width = weight.shape[1]
-    return own
+    return copies
 
 
 def read_policy(path: str | os.PathLike[str], env: str, level: str) -> MlpPolicy:
-    """The stochastic policy `ENV/LEVEL` of an archive (.npz) with keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK`."""
+    """Read the stochastic policy `env`/`level` from an archive of policies (.npz).
+
+    The archive has the keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK` for each layer K of each policy.
+    """
     name = f"{env}/{level}"
     with _archive(path) as archive:
         known = _names(archive)
@@ -209,7 +219,7 @@ def read_policy(path: str | os.PathLike[str], env: str, level: str) -> MlpPolicy
 
 
 def policies_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """What an archive holds, as `ENV/LEVEL`."""
+    """Return the names of all policies in an archive, as `ENV/LEVEL`."""
     with _archive(path) as archive:
         return _names(archive)
 
@@ -221,6 +231,7 @@ def _names(archive: Archive) -> tuple[str, ...]:
 
 @contextmanager
 def _archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
+    """Open an archive of policies. Errors inside the block name the file."""
     if not Path(path).is_file():
         raise FormatError(f"{path}: no such file; expected an archive of policies (.npz)")
     with reading(path, "an archive of policies (.npz)"), Archive.opened(path) as archive:

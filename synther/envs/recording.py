@@ -1,4 +1,4 @@
-"""Record rows of whole episodes with given policies, in parallel processes."""
+"""Record rows of whole episodes with one or several policies, in parallel processes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Array = NDArray[Any]
 Columns = dict[str, Array]
 
 CHANCE = "random"
-"""The level of policies that needs none."""
+"""Name of the policy with uniformly random actions, which needs no file."""
 
 _STREAM = 2
-"""Random stream of these episodes. Evaluations use another one."""
+"""Random stream of recorded episodes. Evaluations use another stream."""
 
 _AHEAD = 2
-"""Pieces of work per process that may be under way, so that no process waits for the piece that is needed next."""
+"""Maximum number of pending jobs per process. With two, no process has to wait for the job that is needed next."""
 
 
 def record(
@@ -49,17 +49,17 @@ def record(
     name: str = "",
     progress: Progress | bool = False,
 ) -> Transitions:
-    """Record `rows` transitions: an equal share for each policy, one share after the other.
+    """Record `rows` transitions. Each policy plays an equal share of them, one share after the other.
 
-    The last episode of each share is truncated when the share is full. `options` go to `gymnasium.make`. Rows are
-    float32, discrete actions int64. They depend on the seed, but not on the number of `processes` (None: one per core).
-    `name` is shown with the progress.
+    The last episode of each share is truncated when the share is complete. `options` are passed to `gymnasium.make`.
+    Values are float32, discrete actions are int64. Rows depend on the seed, but not on the number of `processes` (None:
+    one per core). `name` is shown with the progress.
     """
     if rows < len(policies):
         raise ConfigError(f"rows must be at least {len(policies)}, one for each policy, got {rows}")
     whole_seed(seed)
-    made = json.dumps(dict(options or {}))
-    with opened(env_id, **json.loads(made)) as one:
+    options_json = json.dumps(dict(options or {}))
+    with opened(env_id, **json.loads(options_json)) as one:
         limit = time_limit(one) or LONGEST
         spaces = gym_spaces.action_space(one.action_space), gym_spaces.observation_space(one.observation_space)
     bounds = pairwise(rows * number // len(policies) for number in range(len(policies) + 1))
@@ -69,27 +69,27 @@ def record(
         resolve(progress).phase(f"roll out {name or env_id}", rows) as phase,
     ):
         for number, (policy, (start, end)) in enumerate(zip(policies, bounds, strict=True)):
-            share = _Share(env_id, made, policy, (_STREAM, seed, number), limit)
+            share = _Share(env_id, options_json, policy, (_STREAM, seed, number), limit)
             shares.append(share.rows(end - start, workers, phase))
     joined = Transitions.concatenate(shares)
-    known = {"action_space": spaces[0], "observation_space": spaces[1], "env_options": json.loads(made)}
+    known = {"action_space": spaces[0], "observation_space": spaces[1], "env_options": json.loads(options_json)}
     return replace(joined, **known, env_id=env_id)
 
 
 def actors_of(
     policies: Path | None, env: str, level: str, env_id: str, options: Mapping[str, Any] | None = None
 ) -> list[Policy]:
-    """The policies `env`/`level` of a file, which draw their actions as they did in training.
+    """Return the policies `env`/`level` of a file. They draw their actions as they did in training.
 
-    `level` is one of the file, "random" for uniform actions, or several joined by dashes for equal shares:
-    "medium-expert" is half medium, then half expert. `options` are for `gymnasium.make`.
+    `level` is a level in the file, "random" for uniform actions, or several of these joined by dashes for equal shares:
+    "medium-expert" is half medium, then half expert. `options` are passed to `gymnasium.make`.
     """
     actors: list[Policy] = []
     for part in parts_of(policies, env, level):
         if part == CHANCE:
             actors.append(uniform(env_id, options))
             continue
-        assert policies is not None  # only random actions need none
+        assert policies is not None  # only random actions need no file
         actor = read_policy(policies, env, part)
         name, actions = f"{env}/{part} of {policies}", len(actor.layers[-1][1]) // 2
         low, high = check_fits(env_id, name, actor.inputs, actions, options)
@@ -100,28 +100,32 @@ def actors_of(
 
 
 def uniform(env_id: str, options: Mapping[str, Any] | None) -> UniformPolicy:
+    """Return a policy with uniformly random actions for an environment."""
     with opened(env_id, **options or {}) as env:
         return UniformPolicy(*action_bounds(env, env_id))
 
 
 def parts_of(policies: Path | None, env: str, level: str) -> list[str]:
-    """The levels that make up `level`: itself if the file has it, otherwise those joined by dashes."""
+    """Split `level` at its dashes. If the file has a policy with the name `level`, it is not split."""
     whole = policies is not None and f"{env}/{level}" in policies_of(policies)
     return [level] if whole else level.split("-")
 
 
 @dataclass(frozen=True)
 class _Share:
-    """The share of one policy. Its episodes are ordered by number, whichever process plays them."""
+    """The share of one policy. Its episodes are ordered by their number and not by the process that plays them."""
 
     env_id: str
     options: str
+    """Arguments of `gymnasium.make`, as JSON."""
     policy: Policy
     key: Key
+    """First numbers of the key of each episode."""
     limit: int
-    """Steps after which an episode is truncated."""
+    """Number of steps after which an episode is truncated."""
 
     def rows(self, wanted: int, workers: Workers, phase: Phase) -> Transitions:
+        """Record `wanted` rows. The last row ends an episode."""
         pieces: list[Columns] = []
         begun: deque[Future[Columns]] = deque()
         groups = count()
@@ -142,13 +146,14 @@ class _Share:
         return Transitions(**columns)
 
     def _keys(self, group: int) -> list[Key]:
+        """Return the keys of the episodes that are played together in one job."""
         return [(*self.key, SIDE_BY_SIDE * group + slot) for slot in range(SIDE_BY_SIDE)]
 
 
 def _recorded(env_id: str, options: str, policy: Policy, keys: list[Key], most: int) -> Columns:
-    """In a worker, with a copy of the policy: the rows of one episode for each key, one after another.
+    """Play one episode for each key and return the rows of all episodes, one after the other. Runs in a worker.
 
-    An episode stops early when it has `most` rows.
+    The worker has its own copy of the policy. An episode stops early when it has `most` rows.
     """
     episodes: list[list[Step]] = [[] for _ in keys]
     for episode, step in play(held(env_id, options, len(keys)), env_id, policy, keys, most):

@@ -16,15 +16,15 @@ from synther.envs.making import Trusted, opened
 from synther.errors import DataError
 
 Policy = Callable[[Any], Any]
-"""From an observation of the environment to one of its actions."""
+"""A function that takes an observation of the environment and returns one of its actions."""
 
 
 def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0) -> Transitions:
-    """Collect `steps` transitions of a Gymnasium environment (an id or an object), with true next observations.
+    """Collect `steps` transitions of a Gymnasium environment, given as an id or as an object.
 
-    Without a policy, actions are sampled from the action space. If the last episode is not over, its last row is marked
-    as a timeout. Dict, tuple and discrete observations are flattened by `gymnasium.spaces.flatten`. Actions of a
-    discrete space are (N,) integers. An environment that is given as an object stays open.
+    Next observations are those before a reset. Without a policy, actions are sampled from the action space. If the last
+    episode is not over, its last row is marked as a timeout. Dict, tuple and discrete observations are flattened by
+    `gymnasium.spaces.flatten`. Actions of a discrete space are integers (N,). An environment object stays open.
     """
     if steps < 1:
         raise DataError(f"steps must be at least 1, got {steps}")
@@ -38,6 +38,7 @@ def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0
 
 
 def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transitions:
+    """Play `steps` steps in an environment that is open."""
     action_space = gym_spaces.action_space(env.action_space)
     observation_space = gym_spaces.observation_space(env.observation_space)
     env.action_space.seed(seed)
@@ -45,21 +46,21 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
         name: [] for name in ("observation", "action", "reward", "next_observation", "terminal", "timeout")
     }
     raw: Any = None
-    here: NDArray[Any] | None = None
+    current: NDArray[Any] | None = None  # flat observation; None: reset first
     for step in range(steps):
-        if here is None:
+        if current is None:
             raw, _ = _attempt(step, "reset", env.reset, seed=None if step else seed)
-            here = _flat(env, raw, step)
+            current = _flat(env, raw, step)
         action = env.action_space.sample() if policy is None else policy(raw)
         taken = np.array(action)  # a copy: some policies reuse the same array
         raw, reward, terminated, truncated, _ = _attempt(step, "step", env.step, action)
         following = _flat(env, raw, step)
         if not np.isfinite(reward):
             raise DataError(f"the environment returned reward {reward} at step {step}: expected a finite number")
-        values = (here, taken, float(reward), following, bool(terminated), bool(truncated and not terminated))
+        values = (current, taken, float(reward), following, bool(terminated), bool(truncated and not terminated))
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
-        here = None if terminated or truncated else following
+        current = None if terminated or truncated else following
     columns["timeout"][-1] = not columns["terminal"][-1]
     spec = getattr(env, "spec", None)
     return Transitions(
@@ -77,6 +78,7 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
 
 
 def _attempt(step: int, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a method of the environment. Every exception becomes a `DataError` that names the method and the step."""
     try:
         return call(*given, **named)
     except Exception as error:  # an environment can raise anything
@@ -86,6 +88,7 @@ def _attempt(step: int, what: str, call: Callable[..., Any], *given: Any, **name
 
 
 def _flat(env: Any, observation: Any, step: int) -> NDArray[Any]:
+    """Return the flat observation (O,). Raises an error if it does not fit its space or is not finite."""
     import gymnasium
 
     try:

@@ -1,11 +1,11 @@
 """Tasks of the dm_control suite that can be set to the state of an observation.
 
-The suite is stepped without shimmy, which would halve its speed. An observation is the flat row that
-`gymnasium.wrappers.FlattenObservation` makes of shimmy's dictionary: the entries sorted by name. So a hopper's `touch`
-comes before its `velocity`, and a walker's `height` before its `orientations`.
+The suite is used without shimmy, because shimmy would halve its speed. Observations are flat, as
+`gymnasium.wrappers.FlattenObservation` flattens shimmy's dictionary: its entries are sorted by name. So a hopper's
+`touch` comes before its `velocity`, and a walker's `height` before its `orientations`.
 
-Not supported: quadruped, humanoid, fish and dog do not observe their whole orientation; the hard point mass has random
-motor gains, and lqr random springs.
+Some tasks are not supported. Quadruped, humanoid, fish and dog do not observe their whole orientation. The hard point
+mass has random motor gains, and lqr has random springs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from synther.envs.making import blown_up, forget, import_suite, quiet_mujoco
 Array = NDArray[Any]
 Entries = Mapping[str, Array]
 Place = Callable[[Any, Entries], None]
-"""Sets positions, velocities and the target of a physics object from the entries of an observation."""
+"""A function that sets positions, velocities and target of a physics object from the entries of an observation."""
 
 PREFIX = "dm_control/"
 
 
 class SuiteTask:
+    """A task of the dm_control suite with the interface of `tasks.Task`."""
+
     def __init__(self, env: Any, place: Place) -> None:
         self.physics = env.physics
         self._place, self._task = place, env.task
@@ -43,18 +45,18 @@ class SuiteTask:
         self.action_shape = tuple(env.action_spec().shape)
 
     def place(self, observation: Array, action: Any) -> bool:
-        """Set the simulator to the state of `observation`, before `action`; False if this is not a valid state."""
+        """Set the simulator to the state of `observation`, before `action`. Return False if it is not a valid state."""
         import mujoco
 
         physics = self.physics
         forget(physics.data, action)
         self._place(physics, {name: observation[columns] for name, columns in self._places.items()})
-        # A step of the suite ends with the first half of MuJoCo's next step; the next one begins with the second half.
+        # A step of the suite ends with the first half of MuJoCo's next step, so a placed state needs this half too.
         mujoco.mj_step1(physics.model.ptr, physics.data.ptr)
         return not blown_up(physics.data)
 
     def step(self, action: Any) -> tuple[Array, float, bool] | None:
-        """The next observation, the reward, and whether the state is terminal; None if the simulation is unstable."""
+        """Return next observation, reward, and whether the state is terminal, or None if the simulation is unstable."""
         from dm_control.rl.control import PhysicsError
 
         try:
@@ -69,14 +71,14 @@ class SuiteTask:
         return following, reward, self._task.get_termination(self.physics) == 0.0
 
     def frame(self, width: int, height: int) -> Array:
-        """The state as a picture, from the task's first camera."""
+        """Render the state with the task's first camera."""
         frame: Array = self.physics.render(height=height, width=width, camera_id=0)
         return frame
 
 
 @contextmanager
 def task(env_id: str) -> Iterator[SuiteTask]:
-    """The task `env_id` of `TASKS`."""
+    """Open the task `env_id` of `TASKS`, and close it when the block ends."""
     place = TASKS[env_id]
     import_suite(env_id)
     from dm_control import suite
@@ -91,7 +93,10 @@ def task(env_id: str) -> Iterator[SuiteTask]:
 
 
 def _whole(physics: Any, seen: Entries) -> None:
-    """The whole state is observed, except for the first positions, on which neither physics nor rewards depend."""
+    """Set a state that is observed as a whole, except for its first positions.
+
+    Neither dynamics nor rewards depend on the first positions, so they are set to 0.
+    """
     hidden = physics.model.nq - len(seen["position"])
     physics.data.qpos[:hidden] = 0.0
     physics.data.qpos[hidden:] = seen["position"]
@@ -104,8 +109,11 @@ def _reacher(physics: Any, seen: Entries) -> None:
 
 
 def _swimmer(physics: Any, seen: Entries) -> None:
-    """All observations are relative to the head, so it is placed at the origin: the water is the same everywhere."""
-    speeds = seen["body_velocities"].reshape(-1, 3)  # of each link, the head first: x, y, turning
+    """Set the state of a swimmer. Its observations are relative to the head, so the head is placed at the origin.
+
+    The dynamics do not depend on the place of the head, because the water is the same everywhere.
+    """
+    speeds = seen["body_velocities"].reshape(-1, 3)  # x, y and turning speed of each link, the head first
     x, y, turning = speeds[0]
     to_hinge = -physics.model.jnt_pos[2, 1]  # the root rotates about a point behind the centre of the head
     physics.data.qpos[:] = np.concatenate([np.zeros(3), seen["joints"]])
@@ -114,6 +122,7 @@ def _swimmer(physics: Any, seen: Entries) -> None:
 
 
 def _set_target(physics: Any, tip: str, to_target: Array) -> None:
+    """Place the target at the offset `to_target` (2,) from the geom `tip`."""
     import mujoco
 
     mujoco.mj_kinematics(physics.model.ptr, physics.data.ptr)
@@ -154,15 +163,15 @@ def _walker(physics: Any, seen: Entries) -> None:
     cosines, sines = seen["orientations"].reshape(-1, 2).T
     _set_hinges(physics, np.arctan2(sines, cosines))
     physics.data.qpos[0] = seen["height"][0] - physics.model.body_pos[1, 2]
-    physics.data.qpos[1] = 0.0  # along the floor: not observed, and without effect
+    physics.data.qpos[1] = 0.0  # position along the floor: not observed, and without effect on the dynamics
     physics.data.qvel[:] = seen["velocity"]
 
 
 def _set_hinges(physics: Any, angles: Array) -> None:
-    """Set the joint angles of a planar model from the angles of its last bodies to the world, about y.
+    """Set the joint angles of a planar model from the angles (about y) of its last bodies in world coordinates.
 
-    The angle of a joint is the angle between its two bodies. It is known up to whole turns; the value nearest to the
-    middle of the joint's range is used.
+    The angle of a joint is the angle between its two bodies. It is only known up to whole turns, so the value nearest
+    to the middle of the joint's range is used.
     """
     places, bodies, parents, signs, middles = _hinges(physics.model)
     to_world = np.concatenate([np.zeros(physics.model.nbody - len(angles)), angles])
@@ -173,7 +182,7 @@ def _set_hinges(physics: Any, angles: Array) -> None:
 
 @lru_cache(maxsize=1)
 def _hinges(model: Any) -> tuple[Array, Array, Array, Array, Array]:
-    """For each hinge: its index among the positions, its body, the parent body, the sign of its axis, its mid-range."""
+    """Return for each hinge: index in `qpos`, body, parent body, sign of its axis, and middle of its range."""
     joints = np.flatnonzero(model.jnt_type == 3)  # mjJNT_HINGE
     bodies = model.jnt_bodyid[joints]
     parents, signs = model.body_parentid[bodies], model.jnt_axis[joints, 1]
@@ -201,4 +210,4 @@ _DOMAINS: dict[str, tuple[Place, tuple[str, ...]]] = {
 TASKS: dict[str, Place] = {
     f"{PREFIX}{domain}-{name}-v0": place for domain, (place, names) in _DOMAINS.items() for name in names
 }
-"""Ids, as in shimmy, of the tasks whose whole state can be derived from the observation."""
+"""The supported tasks: their whole state can be derived from the observation. Ids are those of shimmy."""

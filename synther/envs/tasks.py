@@ -1,4 +1,4 @@
-"""One interface to all tasks of Gymnasium and the dm_control suite that can be set to a recorded state."""
+"""One interface for all tasks of Gymnasium and the dm_control suite that can be set to a recorded state."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from synther.errors import DataError
 Array = NDArray[Any]
 
 SUPPORTED = (*gymnasium_tasks.TASKS, *suite_tasks.TASKS)
-"""Ids, as in Gymnasium and shimmy, of the tasks whose whole state can be derived from the observation."""
+"""Ids of all supported tasks, as in Gymnasium and shimmy. Their whole state can be derived from the observation."""
 
 
 class Task(Protocol):
+    """A simulator that can be set to a recorded state."""
+
     columns: int
     """Number of columns of an observation."""
     action_shape: tuple[int, ...]
 
     def place(self, observation: Array, action: Any) -> bool:
-        """Set the simulator to the state of `observation`, before `action`; False if this is not a valid state."""
+        """Set the simulator to the state of `observation`, before `action`. Return False if it is not a valid state."""
 
     def step(self, action: Any) -> tuple[Array, float, bool] | None:
-        """The next observation, the reward, and whether the state is terminal; None if the simulation is unstable."""
+        """Return next observation, reward, and whether the state is terminal, or None if the simulation is unstable."""
 
     def frame(self, width: int, height: int) -> Array:
-        """The state as an (H, W, 3) picture, for a task opened with `drawn`."""
+        """Render the state as an image (H, W, 3). The task must have been opened with `drawn`."""
 
 
 @contextmanager
 def opened_task(
     env_id: str, options: Mapping[str, Any] | None = None, drawn: tuple[int, int] | None = None
 ) -> Iterator[Task]:
-    """Open the task `env_id`, and close it when the block ends; `drawn` is the width and height of frames, if rendered.
+    """Open the task `env_id`, and close it when the block ends.
 
-    `options` are the environment's. A time limit is ignored, because it does not change steps.
+    `options` are the options of the environment. A time limit among them is ignored, because it does not change steps.
+    `drawn` is the width and height of frames (None: no frames).
     """
     require(env_id)
     others = {name: value for name, value in (options or {}).items() if name != "max_episode_steps"}
@@ -53,12 +56,12 @@ def opened_task(
 
 
 def supports(env_id: str) -> bool:
-    """Whether `env_id` can be set to a recorded state (its library may not be installed)."""
+    """Return whether `env_id` can be set to a recorded state. Its library may not be installed."""
     return env_id in SUPPORTED
 
 
 def describe(env_id: str) -> str:
-    """A readable name: "Walker2d-v5 in MuJoCo", "Pendulum-v1 in Gymnasium", "dm_control cheetah-run"."""
+    """Return a readable name: "Walker2d-v5 in MuJoCo", "Pendulum-v1 in Gymnasium" or "dm_control cheetah-run"."""
     require(env_id)
     if env_id in suite_tasks.TASKS:
         return "dm_control " + env_id.removeprefix(suite_tasks.PREFIX).removesuffix("-v0")
@@ -66,12 +69,12 @@ def describe(env_id: str) -> str:
 
 
 def require(env_id: str) -> None:
-    """Raise an error for a task that is not supported. It lists the supported ones."""
+    """Raise an error if a task is not supported. The message lists the supported tasks."""
     if supports(env_id):
         return
-    spelt = f"{suite_tasks.PREFIX}{env_id.removeprefix(suite_tasks.PREFIX)}-v0"
-    if supports(spelt):
-        raise DataError(f"cannot set {env_id!r} to a recorded state: the id of this task is {spelt!r}")
+    full_id = f"{suite_tasks.PREFIX}{env_id.removeprefix(suite_tasks.PREFIX)}-v0"
+    if supports(full_id):
+        raise DataError(f"cannot set {env_id!r} to a recorded state: the id of this task is {full_id!r}")
     raise DataError(
         f"cannot set {env_id!r} to a recorded state: its observations do not contain the whole state, or the task is "
         f"not supported; expected one of {', '.join(SUPPORTED)}"

@@ -1,7 +1,7 @@
-"""A vector of environments for online training: one environment per seed, in one process or in several.
+"""A vector environment for online training: one environment per seed, in one process or in several.
 
-A MuJoCo step takes 0.1 to 0.5 ms, a message to another process and back 0.3 ms (`docs/online.md`). So several
-processes help with several environments, and never with a single one.
+A MuJoCo step takes 0.1 to 0.5 ms. A message to another process and back takes 0.3 ms (`docs/online.md`). So several
+processes help with several environments, but never with a single environment.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from synther.errors import ConfigError, DataError, Failed, SyntherError
 Array = NDArray[np.float32]
 
 _STREAM = 3
-"""Random stream of these episodes. Evaluations and recorded data use other streams."""
+"""Random stream of the initial states. Evaluations and recorded data use other streams."""
 
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 _PATIENCE = 5.0
-"""Seconds that a process gets to exit by itself."""
+"""Seconds that a process has to exit by itself before it is killed."""
 
 
 class Stepped(NamedTuple):
-    """Result of one step of some environments."""
+    """Result of one step in S environments."""
 
     rows: Array
     """(S, width): observation, action, reward, terminal, next observation"""
     timeouts: NDArray[np.bool_]
-    """(S,): the episode was truncated here, for example by a time limit, in a non-terminal state"""
+    """(S,): whether the episode was truncated in a non-terminal state, for example by a time limit"""
     observations: Array
-    """(S, O): the current observations; of environments whose episode ended, those after the reset"""
+    """(S, O): current observations; after a reset, if the episode ended with this step"""
 
 
 class VectorEnv:
-    """One environment for each of `seeds`. Use it as a context manager, or close it.
+    """Runs one environment for each of `seeds`. Use it as a context manager, or call `close`.
 
-    The initial state of an episode depends only on its seed and on the number of the step before which it starts. It
-    does not depend on the other seeds or on `processes` (None: as many as are free and useful). `options` are passed to
-    `gymnasium.make`.
+    The initial state of an episode depends only on its seed and on the number of the step at which it starts. It does
+    not depend on the other seeds or on `processes` (None: one less than the number of cores). There is at most one
+    process per seed. `options` are passed to `gymnasium.make`.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class VectorEnv:
     ) -> None:
         if not seeds or (processes is not None and processes < 1):
             raise ConfigError(f"expected at least one seed and one process, got {list(seeds)} and {processes}")
-        made = json.dumps(dict(options or {}))
-        self.low, self.high, self.action_space, self.observation_space, self.observation_size, self.choices = _known(
-            env_id, made
+        options_json = json.dumps(dict(options or {}))
+        self.low, self.high, self.action_space, self.observation_space, self.observation_size, self.choices = (
+            _properties(env_id, options_json)
         )
         wanted = min(len(seeds), max(1, cores() - 1) if processes is None else processes)
         self._ends = np.cumsum([len(some) for some in np.array_split(np.arange(len(seeds)), wanted)])
         groups = [list(some) for some in np.split(np.array(seeds), self._ends[:-1])]
         self._stack = ExitStack()
         try:
-            place = _Here if wanted == 1 else _There
-            self._places: list[_Place] = [place(env_id, made, own) for own in groups]
-            for one in self._places:
+            kind = _Local if wanted == 1 else _Remote
+            self._groups: list[_Group] = [kind(env_id, options_json, group) for group in groups]
+            for one in self._groups:
                 self._stack.callback(one.close)
         except BaseException:
             self._stack.close()
@@ -85,28 +85,29 @@ class VectorEnv:
         """Current observations, (S, O)."""
 
     def reset(self, step: int) -> None:
-        """Reset all environments, before step number `step`."""
-        for place in self._places:
-            place.ask("reset", step)
+        """Reset all environments. Their episodes start at step number `step`."""
+        for group in self._groups:
+            group.request("reset", step)
         self.observations = np.concatenate(self._answers())
 
     def step(self, actions: Array, number: int) -> Stepped:
-        """Take one action per environment (S, A) in step `number`. Environments whose episode ends are reset."""
-        for place, own in zip(self._places, np.split(actions, self._ends[:-1]), strict=True):
-            place.ask("step", own, number)
+        """Take one action per environment, (S, A), in step `number`. Environments are reset when their episode ends."""
+        for group, part in zip(self._groups, np.split(actions, self._ends[:-1]), strict=True):
+            group.request("step", part, number)
         taken = Stepped(*(np.concatenate(part) for part in zip(*self._answers(), strict=True)))
         self.observations = taken.observations
         return taken
 
     def _answers(self) -> list[Any]:
-        """Collect the answers of all places, then raise the first error among them."""
-        found = [place.answer() for place in self._places]
-        for one in found:
+        """Collect the answers of all groups, then raise the first error among them."""
+        answers = [group.answer() for group in self._groups]
+        for one in answers:
             if isinstance(one, SyntherError):
                 raise one
-        return found
+        return answers
 
     def close(self) -> None:
+        """Close all environments and end their processes."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -117,21 +118,23 @@ class VectorEnv:
 
 
 class _Env:
-    """One environment."""
+    """One environment of a `VectorEnv`. It returns flat float32 rows and resets itself when its episode ends."""
 
     def __init__(self, env: Any, env_id: str, seed: int) -> None:
         self.env, self.env_id, self.seed = env, env_id, seed
         self._size = gym_spaces.width(env.observation_space)
-        self.here: Array = np.zeros(self._size, np.float32)
+        self.observation: Array = np.zeros(self._size, np.float32)
+        """The current observation, (O,)."""
 
     def reset(self, step: int) -> None:
+        """Start an episode at step number `step`."""
         start = int(np.random.SeedSequence((_STREAM, self.seed, step)).generate_state(1)[0])
         where = f"reset(seed={start}) before step {step}"
         raw = self._attempt(where, begun, self.env, seed=start)
-        self.here = self._flat(raw, where)
+        self.observation = self._flat(raw, where)
 
     def step(self, action: Array, number: int) -> tuple[Array, bool]:
-        """Return the row of this step and whether the episode was truncated (not terminated)."""
+        """Take an action. Return the row of this step, and whether the episode was truncated and not terminated."""
         where = f"step {number}"
         space = self.env.action_space
         taken = np.array(action, space.dtype) if space.shape else space.dtype.type(np.rint(action[0]))
@@ -141,27 +144,29 @@ class _Env:
         if not abs(reward) <= _LARGEST:
             raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number of float32")
         following = self._flat(raw, where)
-        row = np.concatenate([self.here, action, [reward, terminated], following], dtype=np.float32)
-        self.here = following
+        row = np.concatenate([self.observation, action, [reward, terminated], following], dtype=np.float32)
+        self.observation = following
         if terminated or truncated:
             self.reset(number + 1)
         return row, truncated and not terminated
 
     @property
     def _who(self) -> str:
+        """Name of the environment for error messages."""
         return f"{self.env_id} of seed {self.seed}"
 
     def _attempt(self, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Call a function. Every exception becomes a `DataError` that names the environment and the step."""
         try:
             return call(*given, **named)
         except Exception as error:  # an environment can raise anything
             raise DataError(f"{self._who} failed in {what}: {type(error).__name__}: {error}") from error
 
     def _flat(self, observation: Any, where: str) -> Array:
-        """The flat observation as float32."""
-        found = self._attempt(where, gym_spaces.flat, self.env.observation_space, observation)
-        with np.errstate(over="ignore"):  # checked below
-            flat: Array = self._attempt(where, np.array, found, np.float32)
+        """Return the flat observation as float32. Raises an error if its size is wrong or a value is not finite."""
+        raw = self._attempt(where, gym_spaces.flat, self.env.observation_space, observation)
+        with np.errstate(over="ignore"):  # an overflow gives infinity, which is checked below
+            flat: Array = self._attempt(where, np.array, raw, np.float32)
         if len(flat) != self._size:
             raise DataError(f"{self._who} returned {len(flat)} numbers in {where}: its space has {self._size}")
         if not np.isfinite(flat).all():
@@ -170,28 +175,28 @@ class _Env:
         return flat
 
 
-class _Place(Protocol):
-    """A process that holds some of the environments."""
+class _Group(Protocol):
+    """Some of the environments, which run in the same process."""
 
-    def ask(self, what: str, *given: Any) -> None:
+    def request(self, what: str, *given: Any) -> None:
         """Start a `reset` or a `step`."""
 
     def answer(self) -> Any:
-        """Return the result, which may be an error."""
+        """Return the result of the last request, which may be an error."""
 
     def close(self) -> None: ...
 
 
-class _Here:
-    """Environments in this process."""
+class _Local:
+    """A group of environments in this process."""
 
     def __init__(self, env_id: str, options: str, seeds: Sequence[int]) -> None:
         self._stack = ExitStack()
-        made = [self._stack.enter_context(opened(env_id, **json.loads(options))) for _ in seeds]
-        self._envs = [_Env(env, env_id, int(seed)) for env, seed in zip(made, seeds, strict=True)]
+        raw = [self._stack.enter_context(opened(env_id, **json.loads(options))) for _ in seeds]
+        self._envs = [_Env(env, env_id, int(seed)) for env, seed in zip(raw, seeds, strict=True)]
         self._answer: Any = None
 
-    def ask(self, what: str, *given: Any) -> None:
+    def request(self, what: str, *given: Any) -> None:
         try:
             self._answer = self._reset(*given) if what == "reset" else self._step(*given)
         except SyntherError as error:
@@ -214,21 +219,21 @@ class _Here:
         return Stepped(np.stack(rows), np.array(timeouts), self._observations())
 
     def _observations(self) -> Array:
-        return np.stack([env.here for env in self._envs])
+        return np.stack([env.observation for env in self._envs])
 
 
-class _There:
-    """Environments in another process, which ends with this one."""
+class _Remote:
+    """A group of environments in another process, which ends with this process."""
 
     def __init__(self, env_id: str, options: str, seeds: Sequence[int]) -> None:
-        # Spawned, not forked: a fork would leave PyTorch's threads locked.
+        # The process is spawned and not forked, because PyTorch's threads would stay locked in a fork.
         spawn = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, env_id, options, seeds), daemon=True)
+        self._pipe, other_end = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(other_end, env_id, options, seeds), daemon=True)
         self._process.start()
-        theirs.close()
+        other_end.close()
 
-    def ask(self, what: str, *given: Any) -> None:
+    def request(self, what: str, *given: Any) -> None:
         with suppress(OSError):  # a dead process is reported by `answer`
             self._pipe.send((what, *given))
 
@@ -249,26 +254,26 @@ class _There:
 
 
 def _serve(pipe: Connection, env_id: str, options: str, seeds: Sequence[int]) -> None:
-    """Main loop of such a process, until the other end of its pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too; its parent ends it
+    """Run the main loop of a `_Remote` process, until the other end of its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too, but its parent ends it
     with suppress(EOFError, OSError), ExitStack() as stack:
-        place: _Here | None = None
+        group: _Local | None = None
         while True:
             what, *given = pipe.recv()
             try:
-                if place is None:
-                    place = _Here(env_id, options, seeds)
-                    stack.callback(place.close)
-                place.ask(what, *given)
-                found = place.answer()
+                if group is None:
+                    group = _Local(env_id, options, seeds)
+                    stack.callback(group.close)
+                group.request(what, *given)
+                result = group.answer()
             except SyntherError as error:
-                found = error
-            # Without its cause, which may not be picklable.
-            pipe.send(DataError(str(found)) if isinstance(found, SyntherError) else found)
+                result = error
+            # The error is sent without its cause, which may not be picklable.
+            pipe.send(DataError(str(result)) if isinstance(result, SyntherError) else result)
 
 
-def _known(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int, int | None]:
-    """Action bounds, both spaces, the size of an observation, and the number of discrete actions."""
+def _properties(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int, int | None]:
+    """Return action bounds, both spaces, the size of an observation, and the number of discrete actions (or None)."""
     with opened(env_id, **json.loads(options)) as env:
         low, high = action_bounds(env, env_id)
         choices = number_of_choices(env)

@@ -1,4 +1,4 @@
-"""A pool of worker processes for environments. They are reused for many jobs and end with their parent."""
+"""A pool of worker processes for environments. The processes run many jobs and end with their parent."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LP_NUM_THREADS"), "1")
-"""NumPy's BLAS, and Mesa's software renderer, read their number of threads from these when a process starts."""
+"""Environment variables that set the number of threads of NumPy's BLAS and of Mesa's software renderer at startup."""
 
 
 class Workers:
-    """`count` processes with one thread each."""
+    """A pool of `count` worker processes with one thread each."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ConfigError(f"expected at least one worker process, got {count}")
         self.count = count
-        # Spawned, not forked: a fork would leave PyTorch's threads locked.
+        # Processes are spawned and not forked, because PyTorch's threads would stay locked in a fork.
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_settle)
 
     def submit(self, work: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> Future[_Answer]:
-        """Run `work`, a module-level function, in the next free process. See `answer`."""
-        with environment(_ONE_THREAD), _death_explained():  # the pool starts processes on demand, here
+        """Run `work`, a module-level function, in the next free process. Get its result with `answer`."""
+        with environment(_ONE_THREAD), _death_explained():  # `submit` starts processes when they are needed
             return self._pool.submit(work, *given, **named)
 
     def close(self) -> None:
-        """End the processes after the jobs that have started. Other jobs are dropped."""
+        """End the processes when their current jobs are finished. Jobs that have not started are cancelled."""
         self._pool.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
@@ -56,10 +56,10 @@ class Workers:
 def in_order(
     workers: Workers, work: Callable[..., _Answer], given: Iterable[tuple[Any, ...]], ahead: int = 2
 ) -> Iterator[_Answer]:
-    """The results of `work`, called with each of the `given` arguments, in their order.
+    """Call `work` with each tuple of arguments in `given`, in parallel, and yield the results in order.
 
-    Only `ahead` pieces per process are under way or wait to be yielded, so that no process waits for the piece that is
-    yielded next.
+    At most `ahead` jobs per process are pending or wait to be yielded. This limits memory, and no process has to wait
+    for the job that is yielded next.
     """
     begun: deque[Future[_Answer]] = deque()
     for arguments in given:
@@ -71,13 +71,14 @@ def in_order(
 
 
 def answer(future: Future[_Answer]) -> _Answer:
-    """Wait for a job and return its result."""
+    """Wait for a job and return its result. Raises the error of the job, or `Failed` if its process died."""
     with _death_explained():
         return future.result()
 
 
 @contextmanager
 def _death_explained() -> Iterator[None]:
+    """Replace the error for a dead worker process by one that says what to do."""
     try:
         yield
     except BrokenProcessPool:
@@ -88,13 +89,16 @@ def _death_explained() -> Iterator[None]:
 
 
 def _settle() -> None:
-    """Set up a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too; their parent ends them
+    """Set up a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too, but their parent ends them
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
 def _leave_with_parent() -> None:
-    """Exit with the parent: if it is killed it cannot close its pool, and workers would wait forever."""
+    """Wait until the parent process ends, then exit.
+
+    A parent that is killed cannot close its pool, so its workers would wait forever.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -234,7 +234,7 @@ def test_a_run_that_is_none_or_not_done(online, tmp_path, caplog) -> None:
     with pytest.raises(FormatError, match=r"replay\.npz"):
         buffer_of(copy)
     (copy / "run.json").write_text('{"learning_starts": 5, "kind": "online_pixels"}')
-    with pytest.raises(FormatError, match=r"pixel agents: its frames are a data set each, .*/frames/seed-0"):
+    with pytest.raises(FormatError, match=r"pixel agents: read the frames of each seed .*/frames/seed-0"):
         buffer_of(copy)
     (copy / "run.json").write_text('{"updates": 5}')
     with pytest.raises(FormatError, match="synther online"):

@@ -105,7 +105,7 @@ def test_a_wanderer_goes_to_cell_after_cell(umaze: Maze, balls: list[Any]) -> No
     wanderer = Wanderer(Guide(umaze, PointReacher()))
     headings, cells = set(), set()
     for slot, step in play(balls, "PointMaze", wanderer, [(1, seed) for seed in range(2)]):
-        headings.add((slot, *wanderer._heading[slot].tolist()))
+        headings.add((slot, *wanderer._target[slot].tolist()))
         cells.add(int(umaze.numbers(step.observation[None, POSITION])[0]))
         assert (step.observation[GOAL] == step.next_observation[GOAL]).all()  # the task's goal is another matter
     assert {heading[1:] for heading in headings} <= {tuple(middle) for middle in umaze.middles.tolist()}

@@ -140,7 +140,7 @@ def test_processes_tell_what_goes_wrong_and_what_has_died():
         with pytest.raises(DataError, match=r"seed 1 .*reward nan"):
             envs.step(np.array([[0.0], [np.nan]], np.float32), 0)
         envs.reset(0)  # nobody's answer was left behind
-        envs._places[1]._process.kill()
-        envs._places[1]._process.join()
+        envs._groups[1]._process.kill()
+        envs._groups[1]._process.join()
         with pytest.raises(Failed, match="died"):
             envs.reset(1)
