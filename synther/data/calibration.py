@@ -1,8 +1,12 @@
-"""Values of generated columns as often as in the real rows: where to cut flags, and what to do where no cut helps.
+"""`Calibration`: makes values of generated columns as frequent as in the real rows.
 
-A good generator makes values close to 0 and close to 1 and nothing between, so that every cut gives the same rate: its
-own, which for rare events is too low. Cutting into the noise around 0 would label random rows; taking some of the
-events twice corrects the rate and keeps the labels. The same goes for rare values of categories and lattices.
+Flags are calibrated by their thresholds. But a good generator makes flags close to 0 or close to 1 and none between, so
+every threshold gives the same rate. For rare events, such as terminals, this rate is usually too low. A threshold in
+the noise around 0 would mark random rows. Instead some of the rows with the event are taken twice, which corrects the
+rate and keeps the labels. Rare values of categories and lattices are corrected in the same way, by importance weights.
+
+`calibrate` finds a threshold, `odds_ratio` and `rebalanced` correct the rate of terminals, and `class_weights` and
+`resampled` the shares of other values.
 """
 
 from __future__ import annotations
@@ -22,21 +26,25 @@ from synther.errors import DataError
 from synther.schema import checked, finite
 
 NEUTRAL = 0.5
+"""Threshold of a flag that cannot be calibrated."""
 LOWEST, HIGHEST = Kind.lowest_threshold, 0.95
-_FEWEST = 10
-_LEAST_WEIGHT, _MOST_WEIGHT = 0.25, 4.0  # beyond the latter most rows of a value would be copies
-_RAKED = 10  # rounds
+"""Limits of a threshold."""
+_FEWEST = 10  # rows on each side of a flag that are needed to calibrate it
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.25, 4.0  # limits of a weight; with a larger one, most rows of a value would be copies
+_RAKED = 10  # rounds of raking
 
 Weights = tuple[tuple[float, ...], ...]
-"""A number for each value of each group of columns that has few values."""
+"""One tuple for each group of columns, with one weight for each value of the group."""
 
 
 def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lowest: float = LOWEST) -> float:
-    """The threshold above which round(rate * m) of the m raw `generated` values lie, `rate` being that of real rows.
+    """Return the threshold above which round(rate * m) of the m `generated` flags (m,) lie. `rate` is the rate in real
+    rows.
 
-    NOTE[paper]: the paper cuts terminals at 0.5, where rare ones come out too rare. A rate that leaves fewer than
-    ten generated values on one side cannot be resolved: that gives `neutral`. The threshold stays in [lowest, 0.95], so
-    that a poor generator is not made to look right by calling noise an event.
+    Return `neutral` if fewer than ten generated values should be on one side, because the threshold would be noise. The
+    threshold stays in [lowest, 0.95], so that noise of a poor generator does not count as an event.
+
+    NOTE[paper]: the paper cuts terminals at 0.5, where rare ones come out too rare.
     """
     if not 0 <= rate <= 1:
         raise DataError(f"calibrate: expected a rate between 0 and 1, got {rate:g}")
@@ -51,14 +59,17 @@ def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lo
     ordered = np.partition(generated.astype(np.float64), (first_above - 1, first_above))
     below, above = float(ordered[first_above - 1]), float(ordered[first_above])
     middle = below + (above - below) / 2
-    if middle >= above:  # neighbouring floats have nothing between them
+    if middle >= above:  # rounding: there is no float between the two
         middle = below
     return min(max(middle, lowest), HIGHEST)
 
 
 def believed(rate: float, found: float, count: int) -> float:
-    """The rate to aim at where the real rows have `rate`, and `count` generated ones `found`: the real one, except for
-    what chance explains of the difference."""
+    """Return the rate to calibrate to, given the `rate` of the real rows and the rate `found` in `count` generated
+    rows.
+
+    It is the real rate, shrunk towards the generated one by as much as sampling noise explains of the difference.
+    """
     if not 0 < rate < 1:
         return rate
     wanted, seen = (rate, found) if rate <= 0.5 else (1 - rate, 1 - found)
@@ -67,18 +78,19 @@ def believed(rate: float, found: float, count: int) -> float:
     return aim if rate <= 0.5 else 1 - aim
 
 
-def _beyond_chance(off: Any, chance: Any) -> Any:
-    """As much of a difference as chance, which has this variance, does not explain (James and Stein 1961)."""
+def _beyond_chance(difference: Any, variance: Any) -> Any:
+    """Shrink a difference towards 0 by the James-Stein factor, given the `variance` of its noise (James and Stein
+    1961)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(off == 0, 0.0, off * np.maximum(0, 1 - chance / np.square(off)))
+        return np.where(difference == 0, 0.0, difference * np.maximum(0, 1 - variance / np.square(difference)))
 
 
 def odds_ratio(rate: float, decided: NDArray[Any], weight: NDArray[np.float64] | None = None) -> float:
-    """How many times the odds of a one in real rows, which have `rate`, are those among `decided` (m,), generated, of
-    which each counts as its `weight`.
+    """Return the odds of a set flag in real rows, which have this `rate`, divided by the odds in generated rows.
 
-    1 where fewer than ten of the m values are on one side or should be. The rarer side is raised 4 times at most, since
-    beyond that most of its rows would be copies, and lowered 20 times at most.
+    `decided` (m,) are the flags of generated rows, `weight` (m,) their importance weights. Return 1 if fewer than ten
+    of the m values are on one side, or should be. The odds of the rarer side are raised at most 4 times, because most
+    of its rows would otherwise be copies, and lowered at most 20 times.
     """
     found, count = float(np.average(decided, weights=weight)), len(decided)
     if any(min(share, 1 - share) * count < _FEWEST for share in (rate, found)):
@@ -88,10 +100,11 @@ def odds_ratio(rate: float, decided: NDArray[Any], weight: NDArray[np.float64] |
 
 
 def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Which of N rows to take, some of them twice, so that the odds of a set flag are `odds` times what they are. (N,)
+    """Return the numbers of the N rows to take (N,), some of them twice, so that the odds of a set flag are multiplied
+    by `odds`.
 
-    Rows of the side that came out too rare take the places of random rows of the other. Within each side all rows keep
-    the same chance, so that only the share of the two sides changes.
+    Random rows of the side that is too rare replace random rows of the other side. Within each side all rows are
+    equally likely, so only the shares of the two sides change.
 
     NOTE[paper]: the paper leaves the share as the sampler makes it.
     """
@@ -113,13 +126,13 @@ def class_weights(
     classes: NDArray[np.int64],
     weight: NDArray[np.float64] | None = None,
 ) -> Weights:
-    """How likely a row is to be taken for each value of each group, so that values come as often as in real rows.
+    """Return the weight of each value of each group, so that weighted values are as frequent as in the real rows.
 
-    `shares` are those of each group's values in `real` rows, `classes` (N, G) the values of generated ones, and
-    `weight` (N,) how likely each of these is to be taken before that. Groups are
-    brought to their shares in turn, until all are right at once (raking, Deming and Stephan 1940). Both shares are
-    known up to chance: of what they differ, what chance explains is left alone. Groups are columns of observation and
-    action alone, so that how outcomes follow from these stays as it is.
+    `shares` are the shares of each group's values in the real rows, `real` is the number of these rows, `classes`
+    (N, G) are the values of generated rows, and `weight` (N,) are the weights that these rows already have. The weight
+    of a row is the product over its groups. Groups are adjusted in turn, several times, until all shares are right
+    (raking, Deming and Stephan 1940). Differences are shrunk by as much as sampling noise explains. Groups are columns
+    of observation and action only, so the distribution of outcomes given these does not change.
     """
     count = len(classes)
     before = np.ones(count) if weight is None else weight / weight.mean()
@@ -144,6 +157,7 @@ def class_weights(
 
 
 def _row_weights(tables: Sequence[NDArray[np.float64]], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the weight of each row (N,): the product of the weights of its values `classes` (N, G)."""
     weight = np.ones(len(classes))
     for table, column in zip(tables, classes.T, strict=True):
         weight *= table[column]
@@ -151,10 +165,14 @@ def _row_weights(tables: Sequence[NDArray[np.float64]], classes: NDArray[np.int6
 
 
 def resampled(weight: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.int64]:
-    """Which of N rows to take, each as often as its `weight` (N,) says on average. Most stay in their place. (N,)"""
+    """Return the numbers of the N rows to take (N,), each on average as often as its `weight` (N,) relative to the
+    mean.
+
+    This is systematic resampling. Rows that are taken stay in their place, and copies fill the places of other rows.
+    """
     ends = np.concatenate([[0.0], np.cumsum(weight / weight.mean())])
     times = np.diff(np.floor(ends + draw.random()).astype(np.int64))
-    times[-1] += len(weight) - times.sum()  # rounding of the sum
+    times[-1] += len(weight) - times.sum()  # corrects rounding errors of the sum
     taken = np.arange(len(weight))
     extra = np.repeat(taken, np.maximum(times - 1, 0))
     taken[times <= 0] = draw.permutation(extra)[: np.count_nonzero(times <= 0)]
@@ -163,30 +181,33 @@ def resampled(weight: NDArray[np.float64], draw: np.random.Generator) -> NDArray
 
 @dataclass(frozen=True)
 class Calibration:
-    """When each generated flag counts as set; how terminals and values of few-valued columns are rebalanced."""
+    """Everything that corrects the frequencies of generated values, measured on generated rows of one sampler."""
 
     thresholds: tuple[float, ...]
+    """Threshold of each flag of the layout."""
     terminal_odds: float = 1.0
-    """By how much the odds of a terminal row are to be raised over what the generator makes."""
+    """Factor by which the odds of a terminal row are multiplied."""
     weights: Weights = ()
-    """How likely a row is to be taken for each value of each group of few values; empty where all are alike."""
+    """Importance weight of each value of each group of columns with few values. Empty if all weights are equal."""
     regions: Weights = ()
-    """How likely a row is to be taken for each part of the world, and for what happens in it; empty where all are."""
+    """Importance weight of each event in each node of `termination.Regions`. Empty if there are none."""
     drawn: Weights = ()
-    """Mean and std of the number that decides each value which is drawn from a table: 0 and 1 of a good generator."""
+    """Mean and std of the generated number for each table of the layout. A good generator has 0 and 1."""
     corrections: Corrections = ()
-    """What gives columns the real distribution, before anything else."""
+    """Lines that give columns the real distribution. They are applied before anything else."""
     start_corrections: Corrections = ()
-    """The same for rows that begin an episode."""
+    """The same for the first rows of episodes."""
     payout_odds: float = 1.0
-    """How likely a row with a payout is to be taken, where one without always is."""
+    """Importance weight of a row with a payout, relative to a row without one."""
 
     @property
     def every_correction(self) -> Corrections:
+        """All corrections, of first rows and of other rows."""
         return self.corrections + self.start_corrections
 
     def cutting(self, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
-        """The same, with thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
+        """Return the same calibration with new thresholds, given the real `rates` of the flags and generated flags (N,
+        F) before any threshold."""
         neutral, count = layout.thresholds, len(generated)
         found = [float(np.mean(flags > cut)) for flags, cut in zip(generated.T, neutral, strict=True)]
         aims = [believed(rate, seen, count) for rate, seen in zip(rates, found, strict=True)]
@@ -196,41 +217,42 @@ class Calibration:
     def balancing(
         self, rate: float, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
     ) -> Calibration:
-        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the real `rate`.
+        """Return the same calibration with new `terminal_odds`, which bring generated terminals to the real `rate`.
 
-        `weight` (N,) is how likely each row is to be taken before that.
+        `terminal` (N,) are the terminals of generated rows decoded with these thresholds. `weight` (N,) are the
+        importance weights of these rows.
         """
         aim = believed(rate, float(np.average(terminal, weights=weight)), len(terminal))
         return replace(self, terminal_odds=odds_ratio(aim, terminal, weight))
 
     def row_weights(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How likely rows are to be taken, whose values are `classes` (N, G). (N,)"""
+        """Return the importance weight (N,) of rows with the values `classes` (N, G)."""
         return _row_weights([np.array(table) for table in self.weights], classes)
 
     def to_json(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
-        own |= {} if self.payout_odds == 1 else {"payout_odds": self.payout_odds}
+        entry: dict[str, Any] = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
+        entry |= {} if self.payout_odds == 1 else {"payout_odds": self.payout_odds}
         more = {"weights": self.weights, "regions": self.regions, "drawn": self.drawn}
-        own |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
-        moved = {"corrections": self.corrections, "start_corrections": self.start_corrections}
-        return own | {name: list(map(asdict, found)) for name, found in moved.items() if found}
+        entry |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
+        lines = {"corrections": self.corrections, "start_corrections": self.start_corrections}
+        return entry | {name: list(map(asdict, found)) for name, found in lines.items() if found}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
-        told = checked(entry, _Entry, "calibration")
-        thresholds, odds = finite(told["thresholds"], "calibration.thresholds"), told["terminal_odds"]
-        paid = told.get("payout_odds", 1.0)
-        if not 0 < min(odds, paid) <= max(odds, paid) < np.inf:
-            raise DataError(f"terminal_odds and payout_odds: expected positive numbers, got {odds} and {paid}")
-        weights, regions = told.get("weights", ()), told.get("regions", ())
+        stored = checked(entry, _Entry, "calibration")
+        thresholds, odds = finite(stored["thresholds"], "calibration.thresholds"), stored["terminal_odds"]
+        payout_odds = stored.get("payout_odds", 1.0)
+        if not 0 < min(odds, payout_odds) <= max(odds, payout_odds) < np.inf:
+            raise DataError(f"terminal_odds and payout_odds: expected positive numbers, got {odds} and {payout_odds}")
+        weights, regions = stored.get("weights", ()), stored.get("regions", ())
         if not all(0 < weight < np.inf for table in (*weights, *regions) for weight in table):
-            raise DataError("weights: expected positive numbers")
-        drawn = told.get("drawn", ())
+            raise DataError("weights and regions of a calibration: expected positive numbers")
+        drawn = stored.get("drawn", ())
         if not all(len(pair) == 2 and np.isfinite(pair).all() and pair[1] > 0 for pair in drawn):
-            raise DataError("drawn: expected a mean and a positive std for each")
-        moved = told.get("corrections", ()), told.get("start_corrections", ())
-        usual, first = (tuple(map(Correction.from_json, found)) for found in moved)
-        return cls(thresholds, odds, weights, regions, drawn, usual, first, paid)
+            raise DataError("drawn of a calibration: expected a mean and a positive std for each table")
+        lines = stored.get("corrections", ()), stored.get("start_corrections", ())
+        corrections, start_corrections = (tuple(map(Correction.from_json, found)) for found in lines)
+        return cls(thresholds, odds, weights, regions, drawn, corrections, start_corrections, payout_odds)
 
 
 class _Entry(TypedDict):

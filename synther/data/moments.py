@@ -1,4 +1,4 @@
-"""Statistics of columns: of all rows at once, or gathered block by block in one pass."""
+"""Statistics of columns, computed on all rows at once or block by block in one pass over the data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from synther.data.transitions import Transitions
 Matrix = NDArray[np.float64]
 
 FIGURES = ("mean", "std", "min", "max")
+"""The figures that `column_figures` computes."""
 
 
 class Moments:
-    """Mean, std, lowest and highest of D columns, combined after Chan et al. (1983).
+    """Mean, std, minimum and maximum of D columns. Blocks of rows are combined as in Chan et al. (1983).
 
-    Values are taken from the first row seen, and squares in units of the largest difference seen, so that neither a
-    large offset nor a very large or very small scale costs precision. What still overflows comes out as not finite.
+    Values are measured relative to the first row, and squares in units of the largest difference, so that a large
+    offset or a very large or small scale costs no precision. Results that still overflow are not finite.
     """
 
     def __init__(self, columns: int) -> None:
         self.count = 0
+        """Number of rows."""
         self.low = np.full(columns, np.inf)
         self.high = np.full(columns, -np.inf)
         self._origin = np.zeros(columns)
@@ -32,6 +34,7 @@ class Moments:
         self._squares = np.zeros(columns)  # sum of ((value - mean) / unit)^2
 
     def add(self, block: Matrix) -> None:
+        """Add the rows of a block (n, D)."""
         if not len(block):
             return
         if not self.count:
@@ -68,7 +71,8 @@ class Moments:
 
     @property
     def std(self) -> Matrix:
-        """Of the rows as a population; above 0 for a column that is not constant, however small."""
+        """The population std, i.e. without Bessel's correction (D,). It is above 0 for every column that is not
+        constant."""
         with np.errstate(over="ignore", invalid="ignore"):
             std = self._unit * np.sqrt(self._squares / max(self.count, 1))
         return np.where(std == 0, self._unit, std)
@@ -79,17 +83,18 @@ def _nonzero(unit: Matrix) -> Matrix:
 
 
 class RowSample:
-    """At most `limit` rows, uniformly drawn from a stream of unknown length: the same ones however it is cut."""
+    """A uniform random sample of at most `limit` rows from a stream of unknown length. It does not depend on how the
+    stream is divided into blocks."""
 
     def __init__(self, seed: int, limit: int = 1 << 18) -> None:
         self._random = np.random.default_rng(seed)
         self._limit = limit
-        self._bound = 1.0  # of the keys of rows that may stay
+        self._bound = 1.0  # rows with a key above this are certainly not in the sample
         self._keys: list[Matrix] = []
         self._rows: list[Matrix] = []
 
     def add(self, block: Matrix) -> None:
-        """Every row gets a random key, and the rows with the smallest keys stay."""
+        """Add the rows of a block (n, D). Every row gets a random key, and the rows with the smallest keys are kept."""
         keys = self._random.random(len(block))
         staying = keys < self._bound
         self._keys.append(keys[staying])
@@ -98,6 +103,7 @@ class RowSample:
             self._drop()
 
     def _drop(self) -> None:
+        """Drop all but the `limit` rows with the smallest keys."""
         keys, rows = np.concatenate(self._keys), np.concatenate(self._rows)
         if len(keys) > self._limit:
             kept = np.argpartition(keys, self._limit)[: self._limit]
@@ -107,12 +113,13 @@ class RowSample:
 
     @property
     def rows(self) -> Matrix:
+        """The rows of the sample. (n, D)"""
         self._drop()
         return self._rows[0]
 
 
 def column_figures(rows: Transitions) -> Iterator[dict[str, Any]]:
-    """The name of each modelled column, and its `FIGURES`."""
+    """Yield a dict with the `name` of each modelled column and its `FIGURES`."""
     for name, array in rows.modelled().items():
         for number, column in enumerate(array.reshape(len(rows), -1).T):
             values = column.astype(np.float64)

@@ -1,8 +1,8 @@
-"""Rare rewards that are far from all usual ones: a fit sees such rows more often, and a draw keeps fewer of them.
+"""Rare large rewards (payouts): the network is fitted on them several times, and fewer of the generated ones are kept.
 
-One row in seventy that pays fifty times as much as others is too rare for a network to learn where payouts come, and
-how large they are. So rows with a payout take part in the fit several times. What the network makes then has that many
-times too many, and each of them is taken with so much smaller a weight (importance sampling).
+For example, one row in seventy has a reward fifty times as large as the others. This is too rare for a network to learn
+where payouts occur and how large they are. So rows with a payout are repeated `times` times in the fit. The network
+then generates payouts too often by this factor, which importance weights of about 1 / `times` correct.
 
 NOTE[paper]: the reference fits all rows alike.
 """
@@ -25,20 +25,21 @@ from synther.schema import checked
 Array = NDArray[Any]
 
 FAR = 5.0
-"""Times the middle half of real rewards by which a payout is beyond this half: of normal rewards none is."""
+"""A payout is this many interquartile ranges above the upper or below the lower quartile of the rewards. Normally
+distributed rewards have none."""
 RAREST = 0.05
-"""Share of the rows up to which such rewards are payouts, and no usual rewards of another kind."""
+"""If more than this share of the rows is so far away, these are not payouts but ordinary rewards of another kind."""
 FEWEST = 50
-"""Payouts that tell where they come."""
+"""Minimum number of payouts, to learn where they occur."""
 
-_CHUNK = 1 << 16
-_SEEN = 0.08  # share of the rows that payouts are to be for the network,
-_MOST_TIMES = 8  # but each no more often than this: it would be learned by heart
-_MOST_WRONG = 2.0  # times too many or too few payouts that are corrected
+_CHUNK = 1 << 16  # rows that are read at a time
+_SEEN = 0.08  # target share of payouts among the rows that the network is fitted on
+_MOST_TIMES = 8  # maximum number of repetitions, because a row that is repeated more often would be memorised
+_MOST_WRONG = 2.0  # a rate of payouts that is further off than this factor is corrected only by this factor
 
 
 class Usual(NamedTuple):
-    """Between which numbers real rewards usually are, and the one in their middle."""
+    """The range of usual rewards, and their median. Rewards outside the range are payouts."""
 
     low: float
     middle: float
@@ -46,38 +47,43 @@ class Usual(NamedTuple):
 
     @classmethod
     def of(cls, reward: Array) -> Usual | None:
-        """None where there are no payouts beyond these, or too few to learn from."""
+        """Return the range of these real rewards (N,), or None if there are no payouts, or too few to learn from."""
         low, middle, high = np.quantile(reward.astype(np.float64), [0.25, 0.5, 0.75]).tolist()
         found = cls(low - FAR * (high - low), middle, high + FAR * (high - low))
         count = np.count_nonzero(found.exceeded(reward))
         return found if low < high and FEWEST <= count <= RAREST * len(reward) else None
 
     def exceeded(self, reward: Array) -> NDArray[np.bool_]:
-        """Which rewards are payouts. (N,)"""
+        """Return which rewards are payouts. (N,)"""
         return np.asarray((reward < self.low) | (reward > self.high))
 
     def beyond(self, reward: Array) -> Array:
-        """By how much payouts are more, or less, than usual; 0 for all others. (N,)"""
+        """Return payouts minus the median reward, and 0 for all other rewards. (N,)"""
         return np.where(self.exceeded(reward), reward.astype(np.float64) - self.middle, 0.0)
 
 
 @dataclass(frozen=True)
 class Payouts:
-    """How often rows with a payout take part in a fit."""
+    """How often rows with a payout are repeated in a fit."""
 
     low: float
     high: float
-    """Beyond these rewards are payouts."""
+    """Rewards below `low` or above `high` are payouts."""
     times: int
+    """How many times a row with a payout takes part."""
     share: float
-    """Of the real rows that have one."""
+    """Share of the real rows that have a payout."""
     rates: tuple[float, ...]
-    """How often each flag of the layout is set in what the network sees."""
+    """Share of set flags among the rows that the network is fitted on, with repetitions, for each flag of the
+    layout."""
 
     @classmethod
     def find(cls, rows: Transitions, layout: Layout) -> Payouts | None:
-        """None where there are none, or where the network does not generate rewards. What terminal rows are paid is
-        learned elsewhere (termination.py, end_rewards.py)."""
+        """Return how often to repeat payouts. Return None if there are none, or if the network does not generate
+        rewards.
+
+        Layouts with special rewards of terminal rows are left out (termination.py and end_rewards.py handle these).
+        """
         if not isinstance(layout.reward[0], Continuous) or layout.pays_at_end:
             return None
         usual = Usual.of(rows.reward)
@@ -93,27 +99,32 @@ class Payouts:
         return replace(found, rates=tuple((set_flags / found.repeats(rows.reward).sum()).tolist()))
 
     def repeats(self, reward: Array) -> NDArray[np.int64]:
-        """How many times each row takes part. (N,)"""
+        """Return how many times each row takes part in the fit. (N,)"""
         return np.where(Usual(self.low, 0.0, self.high).exceeded(reward), self.times, 1)
 
     @property
     def seen(self) -> float:
-        """The share of what the network sees that has a payout."""
+        """Share of payouts among the rows that the network is fitted on, with repetitions."""
         return self.share * self.times / (1 + self.share * (self.times - 1))
 
     def odds(self, reward: Array) -> float:
-        """How likely a row with a payout is to be taken, where one without always is, so that payouts have their real
-        share. Of a perfect network it is one in `times`; the `reward` (N,) of generated rows shows what this one makes.
+        """Return the importance weight of a row with a payout, relative to a row without one, so that payouts have
+        their real share.
+
+        It is 1 / `times` for a perfect network. For this one it is measured by the `reward` (N,) of generated rows.
         """
-        found = float(np.mean(self.repeats(reward) > 1))
-        if not 0 < found < 1:
+        generated = float(np.mean(self.repeats(reward) > 1))
+        if not 0 < generated < 1:
             return 1 / self.times
-        odds = self.share * (1 - found) / (found * (1 - self.share))
+        odds = self.share * (1 - generated) / (generated * (1 - self.share))
         return float(np.clip(odds, 1 / (_MOST_WRONG * self.times), _MOST_WRONG / self.times))
 
     def weights(self, reward: Array, odds: float | None = None) -> NDArray[np.float64]:
-        """How likely each generated row is to be taken: on average 1, of all that the network makes. Without `odds`
-        as if it were perfect. (N,)"""
+        """Return the importance weight of each generated row (N,).
+
+        With `odds`, rows with a payout have this weight and others have 1. Without, payouts have the weight 1 / `times`
+        relative to other rows, as for a perfect network, and all weights are scaled to an average of 1.
+        """
         kept = 1 / self.times if odds is None else odds
         weight = np.where(self.repeats(reward) > 1, kept, 1.0)
         return weight * (1 + self.share * (self.times - 1)) if odds is None else weight
@@ -125,5 +136,7 @@ class Payouts:
     def from_json(cls, entry: Mapping[str, Any]) -> Payouts:
         found: Payouts = checked(entry, cls, "payouts")
         if not found.low < found.high or found.times < 1 or not 0 < found.share < 1:
-            raise FormatError(f"payouts: expected a range of usual rewards, and how often others come, got {entry}")
+            raise FormatError(
+                f"payouts: expected low < high, times of at least 1 and a share between 0 and 1, got {entry}"
+            )
         return found

@@ -1,4 +1,4 @@
-"""Rows as the matrix that a network is fitted on, and what leads back from it."""
+"""`prepare`: turns rows into the scaled matrix that a network is fitted on, with the layout and scaler to undo it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from synther.data.turning import with_turns
 from synther.errors import DataError
 
 CHUNK_ROWS = 1 << 16
-_THREADS = 8
+"""Rows that are packed at a time."""
+_THREADS = 8  # maximum number of threads
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows as numbers of std 1 or so."""
+    """Rows as a matrix of numbers with a std of about 1, and what is needed to convert them back."""
 
     layout: Layout
     scaler: Scaler
     matrix: NDArray[np.float32]
-    """The rows, packed and scaled. (N, D)"""
+    """The packed and scaled rows. (N, D)"""
     rates: tuple[float, ...]
-    """How often each flag of the layout is set."""
+    """Share of the rows in which each flag of the layout is set."""
 
 
 def prepare(
@@ -58,13 +59,18 @@ def prepare(
     terminal_reward: float = 0.0,
     decided: bool = False,
 ) -> Prepared:
-    """Find out what columns `rows` have and how they are scaled, and do so.
+    """Find the layout of `rows`, fit a scaler, and return the scaled matrix.
 
-    With `residuals` "linear" or "bent", outcomes are what such a regression leaves of them; `order` names their columns
-    in the order of an earlier fit, which is kept. With `counted`, discrete outcomes that follow from discrete columns
-    alone are drawn from tables. Rewards that are plain numbers are those without the `terminal_reward`, which is what a
-    terminal row has more than a row like it, unless terminal rows are paid one of a few numbers. Terminals that are
-    `decided` by the rest of a row are drawn from no table.
+    scaling           one scaling for all columns, or a dict (see `resolve_kinds`)
+    coding            how categories are encoded: "onehot" or "bits"
+    spikes            whether to detect special structure of real columns (see `Layout.infer`)
+    integers          whether columns of a few different integers are "categorical" or "ordered"
+    residuals         "linear" or "bent" (piecewise linear): outcomes are the residuals of such a regression
+    order             names of the outcomes in the order of an earlier fit, which is kept
+    counted           whether discrete outcomes that depend only on discrete columns are drawn from tables
+    terminal_reward   extra reward of terminal rows, which is subtracted from rewards that are plain numbers. Ignored if
+                      the rewards of terminal rows are one of a few numbers
+    decided           whether a tree decides about terminals, so that they need no table
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
@@ -78,8 +84,8 @@ def prepare(
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
-        for found_in in (with_turns, with_clips, with_flags, with_formula):
-            layout = found_in(layout, rows)
+        for with_more in (with_turns, with_clips, with_flags, with_formula):
+            layout = with_more(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
@@ -99,23 +105,25 @@ def prepare(
 
 
 def _without_price(layout: Layout, rows: Transitions, coding: Coding, spikes: bool, integers: Integers) -> Layout:
-    """The layout with the kind of reward that rows have which are not terminal, if those are plain numbers. That of a
-    terminal may come again and again, and is taken out."""
+    """Return the layout with the kind of reward of the non-terminal rows, if their rewards are plain numbers.
+
+    A reward that only terminal rows have may look like a spike. It is handled separately.
+    """
     if layout.can_be_priced:
         return layout
     reward = rows.reward[~rows.terminal]
     column, action = reward[:, None], np.zeros((len(reward), 1), np.float32)
     others = Layout.infer(Transitions(column, action, reward, column), coding, spikes, integers)
-    found = replace(layout, reward=others.reward)
-    return found if found.can_be_priced else layout
+    changed = replace(layout, reward=others.reward)
+    return changed if changed.can_be_priced else layout
 
 
 def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[np.float32], tuple[float, ...]]:
-    """The matrix, and the rates of its flags."""
+    """Return the scaled matrix (N, D), and the share of rows in which each flag is set."""
     matrix = np.empty((len(rows), layout.width), np.float32)
 
     def scale(numbered: tuple[int, Transitions]) -> NDArray[np.int64]:
-        """Of a chunk; returns how often its flags are set."""
+        """Scale a chunk, write it into the matrix, and return how often its flags are set."""
         number, chunk = numbered
         packed = layout.pack(chunk)
         start = number * CHUNK_ROWS

@@ -1,4 +1,7 @@
-"""An increasing curve from a column's values to a standard normal."""
+"""`Curve`: an increasing, piecewise linear map from the values of a column to a standard normal distribution.
+
+`Lines` evaluates many such maps at once on a device.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,18 @@ from synther.schema import checked, finite
 Matrix = NDArray[np.float64]
 
 KNOTS = 1000
-_SMALLEST = 1e-280  # the slope between knots closer than about this would overflow
-_MOST_CELLS = 1 << 16  # of a line's table, of which what is often looked up should stay in cache
-_MOST_IN_A_CELL = 4  # knots: each costs a comparison
+"""Maximum number of knots of a curve."""
+_SMALLEST = 1e-280  # knots this close to 0 are set to 0, because slopes between them would overflow
+_MOST_CELLS = 1 << 16  # maximum size of a lookup table, so that the parts that are often used stay in cache
+_MOST_KNOTS_IN_A_CELL = 4  # each knot in a cell costs one comparison
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Straight between knots, both coordinates strictly increasing; beyond them it goes on straight.
+    """A map that is linear between knots and beyond them. `values` and `scores` of the knots are strictly increasing.
 
-    The knots lie evenly in normal scores rather than in probability, so that tails are followed as far as the sample
-    reaches.
+    The knots are equally spaced in normal scores rather than in probability, so that the tails are followed as far as
+    the sample reaches.
     """
 
     values: tuple[float, ...]
@@ -37,18 +41,19 @@ class Curve:
 
     @classmethod
     def fit(cls, sample: Matrix, low: float, high: float) -> Curve:
-        """Of a sample (N,) from a column between `low` and `high`, which must differ."""
+        """Fit on a sample (N,) of a column. `low` and `high` are the lowest and highest value of the column, which must
+        differ."""
         scores, places = _scores(len(sample))
         values = np.interp(places, np.arange(len(sample)), np.sort(sample))
         values[0], values[-1] = low, high
         values[np.abs(values) < _SMALLEST] = 0.0
         values, place = np.unique(values, return_inverse=True)
-        weight = np.exp(-np.square(scores) / 2)  # how many rows are at a knot: these are even in scores
-        merged = np.bincount(place, weight * scores) / np.bincount(place, weight)  # a shared value has its mean score
+        weight = np.exp(-np.square(scores) / 2)  # proportional to the number of rows near a knot
+        merged = np.bincount(place, weight * scores) / np.bincount(place, weight)  # knots of equal value are averaged
         return cls(tuple(values.tolist()), tuple(merged.tolist()))
 
     def halfway(self) -> Curve:
-        """The curve in the middle between this one and the identity: no slope of it is below one half."""
+        """Return the mean of this curve and the identity. No slope of it is below one half."""
         pairs = zip(self.values, self.scores, strict=True)
         return Curve(self.values, tuple((value + score) / 2 for value, score in pairs))
 
@@ -58,7 +63,8 @@ class Curve:
 
     @cached_property
     def outer(self) -> tuple[float, float]:
-        """Slopes below the first and above the last knot: of the outer hundredth, as one segment may be very short."""
+        """Slopes below the first and above the last knot: the mean slopes over the outer 1 % of the knots, because a
+        single segment may be very short."""
         values, scores = self._knots
         reach = max(1, len(values) // 100)
         below = (scores[reach] - scores[0]) / (values[reach] - values[0])
@@ -67,15 +73,18 @@ class Curve:
 
     @property
     def to_scores(self) -> Line:
+        """The map from values to scores."""
         return Line(*self._knots, *self.outer)
 
     @property
     def to_values(self) -> Line:
+        """The map from scores to values."""
         below, above = self.outer
         return Line(*self._knots[::-1], 1 / below, 1 / above)
 
     def log_slope(self, column: Matrix) -> Matrix:
-        """log d score / d value at each value; at a knot, that of the segment above it."""
+        """Return log(d score / d value) at each value of a column. At a knot, it is the slope of the segment above
+        it."""
         values, scores = self._knots
         below, above = self.outer
         slopes = np.concatenate([[below], np.diff(scores) / np.diff(values), [above]])
@@ -92,13 +101,16 @@ class Curve:
         for name in ("values", "scores"):
             knots = np.array(finite(getattr(curve, name), name))
             if len(knots) < 2 or len(knots) != len(curve.values) or (np.diff(knots) <= 0).any():
-                raise FormatError(f"{name} of a curve: expected as many increasing numbers as the others, two or more")
+                raise FormatError(
+                    f"{name} of a curve: expected increasing numbers, at least two, as many values as scores"
+                )
         return curve
 
 
-@lru_cache(maxsize=16)  # all columns of a matrix ask for the same, and it is slow
+@lru_cache(maxsize=16)  # it is slow, and has the same argument for all columns of a matrix
 def _scores(count: int) -> tuple[Matrix, Matrix]:
-    """The normal scores of the knots for `count` values, and their places among these in increasing order."""
+    """Return the normal scores of the knots for a sample of `count` values, and the (fractional) positions of the knots
+    in the sorted sample."""
     normal = NormalDist()
     reach = -normal.inv_cdf(0.5 / max(count, 2))
     scores = np.linspace(-reach, reach, min(KNOTS, max(count, 3)))
@@ -109,17 +121,17 @@ def _scores(count: int) -> tuple[Matrix, Matrix]:
 
 
 class Lines:
-    """Lines that are straight between knots and beyond them, followed by a column each, on a device.
+    """Evaluates several piecewise linear maps on a device, one for each column.
 
-    To find out between which knots a number lies costs more than all else. So their range is cut into even cells that
-    hold a few knots at most: a table says how many knots come before a cell, and a comparison for each knot in it
-    whether the number is beyond that. The cell of a number never falls as the number rises, so that rounding does no
-    harm. Knots that would take too many cells are searched for.
+    The slowest part is finding the knots around a number. So the range of the knots is divided into equal cells with at
+    most a few knots each. A table gives the number of knots before each cell, and one comparison for each knot in the
+    cell gives the rest. The cell of a number never falls when the number rises, so rounding does no harm. Lines that
+    would need too many cells use a binary search instead.
     """
 
     def __init__(self, lines: Sequence[Line], device: torch.device) -> None:
-        sizes = np.array([len(line.at) + 1 for line in lines])
-        first = np.cumsum(sizes) - sizes  # of what holds where 0, 1, 2, ... knots are at or below a number
+        sizes = np.array([len(line.at) + 1 for line in lines])  # number of pieces of each line
+        first = np.cumsum(sizes) - sizes  # number of the first piece of each line
         self._origin, self._start, self._slope = (
             torch.from_numpy(np.concatenate(parts)).to(device)
             for parts in zip(*(line.pieces() for line in lines), strict=True)
@@ -150,11 +162,11 @@ class Lines:
             self._first, self._most = (_column(each[searched], device) for each in (first, sizes - 1))
 
     def follow(self, x: Tensor) -> Tensor:
-        """Where the lines lead from `x`, a row of numbers for each. (C, N)"""
+        """Return the values of the C lines at `x` (C, N), which has one row of numbers for each line."""
         return self.followed(x)[0]
 
     def followed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and the slopes there."""
+        """Return the values and the slopes of the C lines at `x`, both (C, N)."""
         if len(self._ways) == 1:
             passed = self._ways[0][1](x)
         else:
@@ -168,8 +180,9 @@ class Lines:
         return (x - origin).mul_(slope).add_(start), slope
 
     def _looked_up(self, x: Tensor) -> Tensor:
+        """Return the number of the piece that each number of `x` lies on, by the lookup tables."""
         cells = (x - self._low).mul_(self._cells)
-        # What is no number is in the first cell: an index beyond the table would end a GPU's work.
+        # NaN goes to the first cell: an index outside the table would stop the process on a GPU.
         cells = torch.minimum(torch.fmax(cells, self._zero), self._last)
         place = cells.to(torch.int64).add_(self._first_cell).view(-1)
         passed, flat = self._before.index_select(0, place), x.reshape(-1)
@@ -178,12 +191,13 @@ class Lines:
         return passed.view(x.shape)
 
     def _searched(self, x: Tensor) -> Tensor:
+        """Return the number of the piece that each number of `x` lies on, by binary search."""
         return torch.searchsorted(self._at, x.contiguous(), right=True).minimum(self._most).add_(self._first)
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Knots (`at`, `to`), between which it is straight, and its slopes `below` and `above` them."""
+    """A piecewise linear map: knots (`at`, `to`), and the slopes `below` the first and `above` the last knot."""
 
     at: Matrix
     to: Matrix
@@ -196,31 +210,34 @@ class Line:
 
     @cached_property
     def cells_per_unit(self) -> float:
-        """As few cells as hold at most a few knots each; 0 where they would be too many."""
+        """Number of cells per unit of `at`. Cells are halved until each holds at most `_MOST_KNOTS_IN_A_CELL` knots. It
+        is 0 if this takes more than `_MOST_CELLS`."""
         cells = 2 * len(self.at)
         while cells <= _MOST_CELLS:
             per_unit = float(cells / (self.at[-1] - self.at[0]))
-            if self._inside(per_unit).max() <= _MOST_IN_A_CELL:
+            if self._inside(per_unit).max() <= _MOST_KNOTS_IN_A_CELL:
                 return per_unit
             cells *= 2
         return 0.0
 
     @property
     def most_in_a_cell(self) -> int:
+        """The largest number of knots in a cell."""
         return int(self._inside(self.cells_per_unit).max())
 
     def _inside(self, per_unit: float) -> NDArray[np.int64]:
-        """How many knots each cell holds."""
+        """Return the number of knots in each cell, given the number of cells per unit."""
         cells = ((self.at - self.at[0]) * per_unit).astype(np.int64)
         return np.bincount(cells, minlength=int(cells[-1]) + 2)
 
     def pieces(self) -> tuple[Matrix, Matrix, Matrix]:
-        """Origin, start and slope of the line where 0, 1, 2, ... knots are at or below a number."""
+        """Return origin, value at the origin, and slope of each piece. Piece k holds for numbers with k knots at or
+        below them."""
         slope = np.concatenate([[self.below], np.diff(self.to) / np.diff(self.at), [self.above]])
         return np.append(self.at[0], self.at), np.append(self.to[0], self.to), slope
 
     def table(self) -> NDArray[np.int64]:
-        """How many knots come before each cell; empty where there are no cells."""
+        """Return the number of knots before each cell. It is empty if there are no cells."""
         if not self.cells_per_unit:
             return np.empty(0, np.int64)
         inside = self._inside(self.cells_per_unit)
@@ -228,11 +245,12 @@ class Line:
 
 
 Rows = slice | Tensor
-"""Some rows of a tensor."""
+"""Index that selects rows of a tensor."""
 
 
 def row_index(places: Sequence[int], device: torch.device) -> Rows:
-    """These rows of a tensor: a slice, which is not copied, where they are neighbours."""
+    """Return an index for these rows of a tensor. It is a slice, which avoids a copy, if they are neighbours in
+    order."""
     first = places[0] if places else 0
     if list(places) == list(range(first, first + len(places))):
         return slice(first, first + len(places))
@@ -240,4 +258,5 @@ def row_index(places: Sequence[int], device: torch.device) -> Rows:
 
 
 def _column(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Return the values as a column (C, 1) on a device."""
     return torch.from_numpy(values).to(device)[:, None]
