@@ -74,9 +74,7 @@ def _measured(data: str, real: Transitions, chosen: argparse.Namespace) -> list[
 def _model(data: str, real: Transitions, seed: int, chosen: argparse.Namespace) -> Synthesizer:
     place = chosen.folder / f"{data}-{chosen.preset}-{seed}.safetensors"
     if not place.exists():
-        settings = replace(
-            PRESETS[chosen.preset], distill=PRESETS["paper"].distill
-        )  # no student: students are distilled later, one by one
+        settings = replace(PRESETS[chosen.preset], distill=PRESETS["paper"].distill)  # students are distilled later
         if chosen.fit_steps:
             settings = settings.changed(fit={"steps": chosen.fit_steps})
         Synthesizer(settings, seed=seed).fit(real, progress=False).save(place)

@@ -1,4 +1,4 @@
-"""Evaluate trained agents, of states or of pixels, in the environment of their run or in another."""
+"""Evaluate trained agents, of states or of pixels, in the environment of their run or in another one."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Scored:
     env_id: str
     env_options: dict[str, Any]
     seeds: tuple[int, ...]
-    """Of each arm."""
+    """The seeds of each arm."""
     arms: dict[str, EvalPoint]
     unit: str
-    """What the `updates` of these count: updates, or steps of online runs."""
+    """Unit of the `updates` of the arms: "updates", or "steps" for online runs."""
     evaluation: Evaluation
-    """Every episode; the members of the first arm come first."""
+    """All episodes. The members of the first arm come first."""
 
     def to_json(self) -> dict[str, Any]:
         made = {"file": str(self.file), "env_id": self.env_id, "env_options": self.env_options}
@@ -63,11 +63,11 @@ def score(
     progress: Progress | bool = True,
     make_env: Callable[..., PixelEnv] = PixelEnv,
 ) -> Scored:
-    """Play `episodes` episodes with each of the `agents`, a run's folder or a file that a run has written.
+    """Play `episodes` episodes with each of the agents in `agents`: the folder of a run, or a file of agents.
 
-    The run may be offline, online or on pixels. By default the environment, its options and the number of episodes are
-    those of the run; another environment does not get the options of the run's. `number` chooses the initial states:
-    an evaluation during the training of agents of states has its number of updates as its number. `make_env` makes the
+    The run may be offline, online or on pixels. By default, the environment, its options and the number of episodes are
+    those of the run. If `env_id` is given, the options of the run are not used. `number` determines the initial states.
+    Evaluations during the training of state agents use the number of updates as `number`. `make_env` creates the
     environments of pixel agents, in other processes.
     """
     file = _file_of(agents)
@@ -78,12 +78,12 @@ def score(
         env_options = (run.get("env_options") if env_id is None else None) or {}
     env_id = run.get("env_id") if env_id is None else Trusted(env_id)
     if env_id is None:
-        raise ConfigError(f"nothing says which environment the agents of {file} are for: name it with --env-id")
+        raise ConfigError(f"the environment of the agents in {file} is not known: name it with --env-id")
     check_env_options(env_options)
     wanted = run.get("episodes", EPISODES) if episodes is None else episodes
     seeds = described.get("seeds") or [one["seed"] for one in described.get("members", [])] or run.get("seeds")
     if not isinstance(seeds, list):
-        raise FormatError("nothing says which seeds these agents have: evaluate them in the folder of their run")
+        raise FormatError(f"{file} does not contain the agents' seeds: evaluate the agents in the folder of their run")
     log.info("playing %d episodes with each agent of %s in %s", wanted, file, env_id)
     how: dict[str, Any] = {"episodes": wanted, "workers": workers}
     evaluating = resolve(progress).phase("evaluate", len(seeds) * wanted)
@@ -117,17 +117,20 @@ def score(
 def _file_of(agents: Path) -> Path:
     if not agents.is_dir():
         return agents
-    for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # the last is that of the paper's runs
+    for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # runs of `synther paper` have the last one
         if (agents / name).is_file():
             return agents / name
     raise FormatError(f"{agents} has no {CHECKPOINT}: expected the --out of `train`, `online` or `pixels train`")
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:
-    """Why the run in `folder` cannot be evaluated here, or None. The default of `env_id` is that of its frames."""
+    """Return why the run in `folder` cannot be evaluated on this machine, or None if it can.
+
+    By default, `env_id` is the environment of the run's frames.
+    """
     wanted = env_id or description(folder)["env_id"]
     if wanted is None:
-        return f"its frames name no environment: `synther pixels evaluate {folder} --env-id` does"
+        return f"its frames do not name an environment: name it with `synther pixels evaluate {folder} --env-id`"
     try:
         evaluation.check_sight(load_pixel_policy(folder / POLICY).encoder.frame)
     except ConfigError as error:
@@ -144,10 +147,10 @@ def evaluate(
     workers: int | None = None,
     progress: Progress | bool = True,
 ) -> Result:
-    """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
+    """Play `episodes` episodes with every seed of the pixel run in `folder`, and write its `result.json`.
 
-    By default, the environment and the number of times that each action is repeated are those of the run's frames, and
-    so is the shadow map. Episodes that were played before are not played again.
+    By default, the environment and the number of times that each action is repeated are those of the run's frames. The
+    shadow map is always that of the frames. Episodes that were already played are not played again.
     """
     about, obstacle = description(folder), why_not(folder, env_id)
     if obstacle is not None:
@@ -156,7 +159,7 @@ def evaluate(
     repeat = about["action_repeat"] if repeat is None else repeat
     if repeat is None:
         repeat = REPEAT
-        log.warning("the frames do not say how often each action was repeated: taken to be %d times (--repeat)", repeat)
+        log.warning("the frames do not store how often actions are repeated: %d times is assumed (--repeat)", repeat)
     file = folder / POLICY
     with RunFolder(folder).lock(), resolve(progress).phase("evaluate", len(seeds) * episodes) as phase:
         drawn = {"repeat": repeat, "shadow_size": about.get("shadow_size")}

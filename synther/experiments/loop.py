@@ -1,8 +1,8 @@
-"""The training loops of all runs: agents are trained, measured, saved, and resumed.
+"""The training loops of all runs. They train agents, measure them, write checkpoints and resume from them.
 
-`train` is for agents that learn from data, `Acting` for agents that act and learn. Both measure through `Evaluations`,
-a few of which may be under way while training goes on. A checkpoint is written when the log has all measurements before
-it. So a run that was killed resumes from its checkpoint, repeats the evaluation that is missing there, and ends with
+`train` is for agents that learn from data, `Acting` is for agents that act and learn. Both measure the agents with
+`Evaluations`, which can run in parallel to the training. A checkpoint is written only when all earlier measurements are
+in the log. So a killed run resumes from its checkpoint, repeats the one evaluation that may be missing, and ends with
 the same result.
 """
 
@@ -31,24 +31,26 @@ from synther.pixels.agent import PixelAgent
 from synther.progress import Phase, Progress
 
 CHECKPOINT = "checkpoint.safetensors"
-"""File of the agents in the folder of a run."""
+"""Name of the file of agents in the folder of a run."""
 
 MOST_UNDER_WAY = 4
-"""Evaluations. Each holds a copy of all policies; more would only hide for longer that evaluation is too slow."""
+"""Largest number of evaluations at the same time. Each holds a copy of all policies. If evaluations are too slow, a
+larger number would only delay the wait for them."""
 
 SHOWN_UPDATES = {"cpu": 20, "cuda": 1_000}
-"""Updates between two updates of the display."""
+"""Number of training updates between two updates of the progress display, by device."""
 
 
 class Evaluator(Protocol):
     def start(self, policies: Any, number: int) -> Any:
-        """Begin to play episodes with these policies; returns something with `done()` and `result()`, as a future."""
+        """Begin to play episodes with these policies. Return a future, with the methods `done()` and `result()`."""
 
 
 class Evaluations:
-    """Measurements that are under way. Each is recorded when it and those before it are done.
+    """Measurements that have begun. Each is recorded when it and all earlier ones are done.
 
-    `freeze` turns the agents' policy into what the evaluator plays with. Without an evaluator, only losses count.
+    `freeze` converts the agents' policy to the policies that the evaluator gets. Without an evaluator, a measurement
+    has only losses.
     """
 
     def __init__(self, evaluator: Evaluator | None, record: Record, freeze: Callable[[Any], Any] = frozen) -> None:
@@ -56,21 +58,24 @@ class Evaluations:
         self._begun: deque[tuple[int, float, dict[str, NDArray[Any]], Any]] = deque()
 
     def begin(self, agent: Any, updates: int) -> None:
-        """Measure the agent as it is now, after `updates` updates, once few enough measurements are under way."""
+        """Begin to measure the agent in its present state, after `updates` updates.
+
+        If too many evaluations are running, wait for the first of them.
+        """
         compute.synchronize(agent.device)
         seconds = self._record.clock.seconds
         self.wait(MOST_UNDER_WAY - 1)
-        # Numbered by the updates: the last evaluation is the same however many there were before.
+        # The number of updates determines the initial states, so the last evaluation does not depend on earlier ones.
         pending = None if self._evaluator is None else self._evaluator.start(self._freeze(agent.policy()), updates)
         self._begun.append((updates, seconds, agent.losses(), pending))
 
     def collect(self) -> None:
-        """Record what is done."""
+        """Record all measurements that are done."""
         while self._begun and ((pending := self._begun[0][-1]) is None or pending.done()):
             self._record_first()
 
     def wait(self, left: int) -> None:
-        """Wait until at most `left` measurements are under way."""
+        """Wait until at most `left` measurements are not done."""
         with self._record.clock.counting("waiting"):
             while len(self._begun) > left:
                 self._record_first()
@@ -83,7 +88,7 @@ class Evaluations:
 
 
 def _rate(unit: str, first: int, record: Record) -> Callable[[int], str]:
-    """Text for the display: the speed of this process, and the latest scores."""
+    """Return a function that formats the speed of this process and the latest scores, for the progress display."""
     began = time.monotonic()
 
     def text(now: int) -> str:
@@ -105,26 +110,27 @@ def train(
     label: str = "train",
     others: bool = False,
 ) -> Result:
-    """Train to the last update, from wherever the checkpoint in `folder` stands.
+    """Train up to the last update. Resume from the checkpoint in `folder` if there is one.
 
-    When all seeds have diverged, this raises an error, unless there are `others`, which may do better.
+    Raise an error when all seeds have diverged. `others` means that other groups of seeds are trained separately. Then
+    no error is raised, because the other seeds may not diverge.
     """
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
         learner.load(checkpoint)
-        log.info("going on after %s updates", f"{learner.updates:,}")
+        log.info("resuming after %s updates", f"{learner.updates:,}")
     schedule = Schedule(spec.measure_every if isinstance(spec, PixelRun) else spec.evaluate_every, spec.updates)
     record = Record(folder, schedule, learner.updates, arms, seeds, spec, others=others)
     evaluations, rate = Evaluations(evaluator, record), _rate("updates", learner.updates, record)
     checkpoints = Checkpoints(record.clock, spec.checkpoint_seconds)
 
     def save() -> None:
-        """Where it is time. The last checkpoint holds the agents that the run leaves behind."""
+        """Write a checkpoint if one is due. The last checkpoint holds the trained agents."""
         if learner.updates < schedule.last and not checkpoints.are_due():
             return
         if schedule.includes(learner.updates):
             evaluations.wait(1)
-        elif not record.has_all(learner.updates):  # a resumed run could not evaluate again what was measured earlier
+        elif not record.has_all(learner.updates):  # a resumed run could not repeat a measurement of earlier agents
             return
         compute.synchronize(learner.device)
         checkpoints.write(lambda: learner.save(checkpoint))
@@ -139,7 +145,7 @@ def train(
                 save()
 
     with record, progress.phase(label, schedule.last, learner.updates) as phase:
-        if not record.has_all(learner.updates):  # stopped before it was evaluated
+        if not record.has_all(learner.updates):  # the run was stopped before this evaluation was done
             evaluations.begin(learner, learner.updates)
         while learner.updates < schedule.last:
             until(schedule.after(learner.updates), phase)
@@ -151,15 +157,16 @@ def train(
 
 
 class Acting(ABC):
-    """Agents that act and learn, from wherever their checkpoint stands to the last step.
+    """The training of agents that act and learn, from their checkpoint to the last step.
 
-    Where a segment ends the environments start over, a checkpoint is written, and generators are fitted if that is due,
-    in this order: resuming needs no state of a simulator.
+    At the end of a segment a checkpoint is written, and generators are fitted if a refresh is due. The next segment
+    begins with a reset of all environments. So a run can be resumed without the state of a simulator.
     """
 
     shown: ClassVar[int]
-    """Steps between two updates of the display."""
+    """Number of steps between two updates of the progress display."""
     refreshing: Refreshing | Copying | LatentRefreshing | None = None
+    """How synthetic rows are refreshed. None: the agents learn only from real rows."""
 
     def __init__(self, spec: OnlineRun, envs: Any, learner: Any, folder: Path) -> None:
         self.spec, self.envs, self.learner, self.folder = spec, envs, learner, folder
@@ -167,10 +174,10 @@ class Acting(ABC):
         self.record = Record(folder, schedule, self.step, [spec.arm], spec.all_seeds, spec)
         self.clock = self.record.clock
         if self.step:
-            log.info("going on after %s steps", f"{self.step:,}")
+            log.info("resuming after %s steps", f"{self.step:,}")
 
     def refresh(self, progress: Progress) -> None:
-        """Fit generators again, and learn from their rows, if that is due. Otherwise bring back the last ones."""
+        """Fit the generators again and learn from their rows, if a refresh is due. Otherwise restore the last rows."""
         if self.refreshing is None:
             return
         if not self.spec.is_refreshed(self.step):
@@ -182,7 +189,7 @@ class Acting(ABC):
     @property
     @abstractmethod
     def step(self) -> int:
-        """Number of steps taken."""
+        """Number of steps taken so far."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -190,11 +197,11 @@ class Acting(ABC):
 
     @abstractmethod
     def choose(self) -> Any:
-        """The next actions of the agents, (S, A)."""
+        """Return the next actions of the agents, (S, A)."""
 
     @abstractmethod
     def keep(self, stepped: Any, end: int) -> None:
-        """Keep what one step of all environments gave, in a segment that ends after `end` steps."""
+        """Store the outcome of one step of all environments. The segment ends after `end` steps."""
 
     @abstractmethod
     def learn(self, step: int) -> None:
@@ -202,10 +209,10 @@ class Acting(ABC):
 
     @abstractmethod
     def save(self) -> None:
-        """Write a checkpoint, and before it the data that resuming needs."""
+        """Write the data that resuming needs, and then a checkpoint."""
 
     def _keep(self) -> None:
-        """Copy the checkpoint that was just written, or that a stopped run had no time to copy, if it is to stay."""
+        """Copy the present checkpoint to `kept/`, if `keep_every` says so and a copy does not exist yet."""
         every, kept = self.spec.keep_every, self.folder / "kept" / f"{self.step}.safetensors"
         if every is not None and self.step % every == 0 and not kept.exists():
             with replacing(kept) as beside:
@@ -216,7 +223,7 @@ class Acting(ABC):
         spec, rate = self.spec, _rate("steps", self.step, self.record)
         if self.step:
             self._keep()
-            if not self.record.has_all(self.step):  # stopped before it was evaluated
+            if not self.record.has_all(self.step):  # the run was stopped before this evaluation was done
                 evaluations.begin(self.learner, self.step)
             self.refresh(progress)
         while self.step < spec.steps:
@@ -230,7 +237,7 @@ class Acting(ABC):
         return self.record.result(self.learner.device)
 
     def _segment(self, evaluations: Evaluations, phase: Phase, rate: Callable[[int], str]) -> None:
-        """Act and learn until the environments start over, and write a checkpoint there."""
+        """Act and learn until the end of the segment, and write a checkpoint there."""
         end, shown = self.spec.segment_after(self.step), self.step
         self.reset()
         while self.step < end:
@@ -253,7 +260,7 @@ class Acting(ABC):
         actions = self.learner.random_action()
         if learning:
             chosen = self.choose()
-            # A seed that has diverged acts at random: its measurements show it, and the others continue.
+            # A seed that has diverged acts at random, so that the others can continue. Its measurements show that.
             actions = np.where(np.isfinite(chosen), chosen, actions)
         with self.clock.counting("environments"):
             stepped = self.envs.step(actions, step)

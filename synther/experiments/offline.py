@@ -1,6 +1,7 @@
-"""Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train.
+"""Offline training as a resumable run in a folder: all arms and seeds at once, evaluated while they train.
 
-`train_to` is the run, `material_of` what a run of the paper learns from. With `PolicyRows`, agents are trained first.
+`train_to` executes the run. `material_of` prepares the training data of a run of an experiment. `PolicyRows` are
+synthetic rows with the actions of agents that are trained first.
 """
 
 from __future__ import annotations
@@ -48,36 +49,36 @@ log = logging.getLogger(__name__)
 Bounds = tuple[NDArray[Any], NDArray[Any]]
 
 _DESCRIBED = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
-"""Options that the result depends on, beside the agent and the data."""
+"""Options that the result depends on, in addition to the agent and the data."""
 _FIRST_SEED = 10_000
-"""Of agents that are trained first, so that others do not begin with the same weights."""
+"""Added to the seed of the agents that are trained first, so that their initial weights differ from those of others."""
 
 
 def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
-    Started again it resumes, and with more updates it continues where it ended. With other data or options, or while
-    another process trains there, it refuses to touch the folder.
+    A second call resumes the run. With more updates, it continues a finished run. It raises an error if the folder
+    holds a run with other data or options, or if another process is training there.
     """
     progress = resolve(progress)
     warn_of_time_limit(material.real)
     device = compute.pick_device(spec.device)
-    precision_for(spec.precision, device)  # which refuses others
-    asked = spec.env_id is not None or spec.env_options is not None
+    precision_for(spec.precision, device)  # raises an error for a precision that the device does not have
+    is_required = spec.env_id is not None or spec.env_options is not None
     if spec.env_options is None:
         spec = replace(spec, env_options=(material.real.env_options if spec.env_id is None else None) or {})
     spec, config = replace(spec, episodes=spec.episodes or EPISODES), spec.config.over(spec.updates)
-    env_id, bounds = _environment(spec, material.real, asked)
+    env_id, bounds = _environment(spec, material.real, is_required)
     ends: dict[str, Any] = dict(zip(("low", "high"), bounds or (None, None), strict=True))
     for arm in material.agent_arms():
         arm.counts(config.batch_size)
     given = {name: source.given for name, source in material.others.items() if isinstance(source, Given)}
-    for name, table in {REAL: material.real, **given}.items():  # wrong ones are refused before there is a folder
+    for name, table in {REAL: material.real, **given}.items():  # raises errors before a folder is created
         Rows([table], device=torch.device("cpu"), names=[name], **ends, discount=_own_discount([table], config))
     algorithm, n = ALGORITHMS.get(spec.algorithm), spec.n_step
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
     one = n_step_config(algorithm, config, n)
-    tried = algorithm(one, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
+    tried = algorithm(one, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # also raises errors early
     if material.held_out is not None:
         check_critics(spec.algorithm, tried)
     trackers.check(spec.tensorboard, spec.wandb)
@@ -110,21 +111,21 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
 
 
 def _own_discount(tables: Sequence[Transitions], config: Any) -> float | None:
-    """The discount of rows that have none of their own, where other rows have; None where no row has."""
+    """Return the discount for tables without a `discount` field, or None if no table has this field."""
     return float(getattr(config, "discount", 1.0)) if any("discount" in table.extra for table in tables) else None
 
 
-def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:
-    """The environment for evaluations, and the bounds of the actions; None where they are not known.
+def _environment(spec: OfflineRun, real: Transitions, is_required: bool) -> tuple[str | None, Bounds | None]:
+    """Return the environment for evaluations and the bounds of the actions. Each is None if it is not known.
 
-    If the environment was `asked` for, it must exist.
+    Raise an error if the environment cannot be created and `is_required` is set. Otherwise log a warning.
     """
     boxes = [part for part in real.action_space or () if isinstance(part, Box)]
     own = [np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high")]
     bounds = (own[0], own[1]) if boxes and np.isfinite(own).all() else None
     env_id = real.env_id if spec.env_id is None else Trusted(spec.env_id)
     if env_id is None and spec.evaluate:
-        log.warning("the data names no environment: training without evaluation; name one with --env-id")
+        log.warning("the data names no environment: training without evaluation (set one with --env-id)")
     if env_id is None or (bounds is not None and not spec.evaluate):
         return None, bounds
     try:
@@ -132,12 +133,12 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
             box = action_box(env, env_id)
             sizes = gym_spaces.width(env.observation_space), len(box[0])
     except SyntherError as error:
-        if asked:
+        if is_required:
             raise
         if spec.evaluate:
             log.warning("training without evaluation: %s", error)
         return None, bounds
-    finite = box if np.isfinite(box).all() else None  # infinite bounds are none
+    finite = box if np.isfinite(box).all() else None  # infinite bounds count as no bounds
     if not spec.evaluate:
         return None, bounds or finite
     found = real.observation.shape[1], real.action.shape[1]
@@ -145,17 +146,19 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
         columns = f"{sizes[0]} observation and {sizes[1]} action columns, the data {found[0]} and {found[1]}"
         raise DataError(f"{env_id} has {columns}: name another one with --env-id, or train with --no-evaluate")
     if bounds is None and finite is None:
-        log.warning("neither %s nor the data has action bounds: taken to be -1 and 1", env_id)
+        log.warning("neither %s nor the data has action bounds: -1 and 1 are assumed", env_id)
     if bounds is not None and not np.allclose(bounds, box, rtol=1e-4):
         ends, there = ([bound.tolist() for bound in each] for each in (bounds, box))
-        log.warning("action bounds of the data are %s, those of %s %s: agents use the former", ends, env_id, there)
+        text = "action bounds of the data are %s, but those of %s are %s: agents use the bounds of the data"
+        log.warning(text, ends, env_id, there)
     return env_id, bounds or finite
 
 
 def material_of(spec: OfflineRun, dataset: Dataset, place: Place) -> TrainingData:
-    """What the arms of a run learn from.
+    """Return the data that the arms of a run learn from.
 
-    Generators are fitted on the rows of the data, so that algorithms share them. Rewards change after that.
+    Generators are fitted on the original rewards, so that all algorithms share them. The changes of rewards that some
+    algorithms need are applied to the rows afterwards.
     """
     rows = dataset.rows if spec.fraction is None else dataset.rows.subsample(spec.fraction, spec.seed)
     rows, held_out = hold_out(rows, spec.holdout, spec.seed)
@@ -177,19 +180,19 @@ def material_of(spec: OfflineRun, dataset: Dataset, place: Place) -> TrainingDat
 
 @dataclass(frozen=True)
 class PolicyRows:
-    """Rows of a diffusion model, moved towards the actions of `agents`, which take turns (Jackson et al. 2024).
+    """Rows of a diffusion model with guidance towards the actions of `agents`, which take turns (Jackson et al. 2024).
 
-    NOTE[paper]: Jackson et al. generate rows again every 10,000 updates, for the agent as it is then. Here the agents
-    are trained to their end, and others then learn from the rows. The agents lie in the store of the generators. All
-    sources with the same agents share them.
+    NOTE[paper]: Jackson et al. generate rows again every 10,000 updates, for the current agent. Here the agents are
+    first trained to the end, and other agents then learn from the rows. The trained agents are kept in the store of the
+    generators. All sources with the same agents share them.
     """
 
     source: Source
-    """A `Generated` one."""
+    """The source of the rows, a `Generated`."""
     agents: OfflineRun
     """The training of the agents."""
     learned: TrainingData
-    """What they learn from."""
+    """The data that the agents learn from."""
     policy: PolicyGuidance
 
     def check(self, real: Transitions) -> None:
@@ -201,7 +204,7 @@ class PolicyRows:
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
         assert isinstance(self.source, Generated)
-        if self.policy.strength == 0:  # then no agents are needed
+        if self.policy.strength == 0:  # no agents are needed
             return self.source.rows(file, progress)
         folder = self.source.store / f"agents-{key_of(self._described())}"
         with owned(folder.with_suffix(".lock"), patience=math.inf):
@@ -211,7 +214,7 @@ class PolicyRows:
         return self.source.rows(file, progress, guide)
 
     def _described(self) -> dict[str, Any]:
-        """What the agents depend on."""
+        """Return all options and data that the agents depend on."""
         names = ("algorithm", "updates", "seeds", "seed", "evaluate_every", "precision", "n_step")
         own = {name: getattr(self.agents, name) for name in names}
         own |= {"agent": self.agents.config.described(), "device": compute.pick_device(self.agents.device).type}

@@ -1,7 +1,7 @@
-"""Online training as one resumable run in a folder: every seed acts in an environment and learns from its own data.
+"""Online training as a resumable run in a folder: every seed acts in an environment and learns from its own data.
 
-Agents of states and pixel agents act and learn in segments (see `loop.Acting`). They differ in their environments,
-their learner, and in what is kept on disk.
+State agents and pixel agents act and learn in segments (see `loop.Acting`). They differ in their environments, in their
+learner, and in the data that they keep on disk.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from synther.replay.experience import Experience
 log = logging.getLogger(__name__)
 
 _ROWS = "experience"
+"""Folder of the rows of an unfinished run."""
 
 
 def train_to(
@@ -55,15 +56,15 @@ def train_to(
     progress: Progress | bool = True,
     make_env: Callable[..., PixelEnv] = PixelEnv,
 ) -> Result:
-    """Let every seed act and learn. `folder` receives log, agents, `result.json`, and `replay.npz` or frames.
+    """Let every seed act and learn. Write log, agents, `result.json`, and `replay.npz` or frames into `folder`.
 
-    Started again it resumes, and with more steps it continues where it ended. With other options, or while another
-    process trains there, it refuses to touch the folder. Its log and result count in `env_steps`. `prior` is earlier
-    data, whose rows are half of the real rows of every batch. `make_env` makes the environments of pixel agents, in
-    other processes.
+    A second call resumes the run. With more steps, it continues a finished run. It raises an error if the folder holds
+    a run with other options, or if another process is training there. Log and result count time in `env_steps`. `prior`
+    are rows of earlier data: half of the real rows of every batch come from it. `make_env` creates the environments of
+    pixel agents, in other processes.
     """
     if (prior is None) != (spec.prior is None):
-        raise ConfigError("prior data needs both a name (prior of the run) and its rows (prior of train_to)")
+        raise ConfigError("prior data needs both a name (`prior` of the spec) and rows (`prior` of train_to)")
     spec = replace(spec, env_id=Trusted(spec.env_id))
     device = compute.pick_device(spec.device)
     described = spec.description() | {"device": device.type}
@@ -87,7 +88,7 @@ def train_to(
     else:
         made = VectorEnv(spec.env_id, spec.all_seeds, options=spec.env_options)
     with made as envs:
-        learner = _learner(spec, envs, device, prior)  # settings that cannot work are refused before there is a folder
+        learner = _learner(spec, envs, device, prior)  # raises errors of wrong settings before a folder is created
         with run.work(described, finished) as unfinished:
             if unfinished:
                 acting: RowActing | PixelActing
@@ -98,14 +99,14 @@ def train_to(
                 with acting.record:
                     result = acting.run(resolve(progress))
                 run.finish(result.to_json())
-                shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
+                shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has all rows
     return Result.read(run.result)
 
 
 def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transitions | None) -> Any:
     how: dict[str, Any] = {"device": device, "precision": spec.precision}
     if isinstance(spec, OnlinePixelRun):
-        frame = (3, spec.size, spec.size)  # in colours
+        frame = (3, spec.size, spec.size)  # three colours
         return PixelLearner(spec.config, spec.all_seeds, frame, envs.low, envs.high, capacity=spec.frames, **how)
     if spec.synthetic is not None:
         how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}
@@ -114,7 +115,7 @@ def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transition
         prior, columns = n_step_rows(prior, spec.n_step, spec.config.discount, whole=True), Columns.of(prior)
         found, expected = (columns.observation, columns.action), (envs.observation_size, len(envs.low))
         if found != expected:
-            raise DataError(f"prior data has {found} observation and action columns, {spec.env_id} {expected}")
+            raise DataError(f"prior data has {found} observation and action columns, but {spec.env_id} has {expected}")
         how["prior"] = columns.pack(prior)
     how |= {"choices": envs.choices, "n_step": spec.n_step}
     size, capacity = envs.observation_size, min(spec.capacity, spec.steps)
@@ -122,7 +123,7 @@ def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transition
 
 
 class RowActing(Acting):
-    """Agents of states, whose rows are kept in `experience`."""
+    """The training of state agents. Their rows are stored in `experience`."""
 
     shown = 100
 
@@ -132,7 +133,7 @@ class RowActing(Acting):
         columns = Columns(envs.observation_size, len(envs.low), discrete, discrete, **spaces)
         self.experience = Experience(folder / _ROWS, columns)
         self.checkpoint, self.replay = folder / CHECKPOINT, folder / "replay.npz"
-        if self.checkpoint.exists():  # learner and experience are brought to where it was written
+        if self.checkpoint.exists():  # restore learner and experience
             step = learner.load(self.checkpoint)
             self.experience.load(spec.segments_until(step), spec.seeds, self.replay)
             learner.add(*self.experience.rows())
@@ -148,7 +149,7 @@ class RowActing(Acting):
         return self.experience.steps
 
     def run(self, progress: Progress) -> Result:
-        """If an environment fails, here or in an evaluation, all rows are still written."""
+        """Train up to the last step, and write all rows. The rows are also written if an environment fails."""
         spec = self.spec
         how: dict[str, Any] = {"episodes": spec.episodes, "workers": spec.workers, "options": spec.env_options}
         with Evaluator(spec.env_id, spec.all_seeds, **how) as evaluator:
@@ -170,13 +171,13 @@ class RowActing(Acting):
 
     def keep(self, stepped: Any, end: int) -> None:
         self.experience.append(stepped.rows, stepped.timeouts)
-        self.learner.add(stepped.rows, stepped.timeouts | (self.step == end))  # where all environments start over
+        self.learner.add(stepped.rows, stepped.timeouts | (self.step == end))  # all environments are reset at `end`
 
     def learn(self, step: int) -> None:
         self.learner.train()
 
     def save(self) -> None:
-        """Rows first: a checkpoint could not be resumed without them."""
+        """Write the rows first, because a checkpoint cannot be resumed without them."""
         self.experience.cut()
         self.experience.save()
         self.learner.save(self.checkpoint)
@@ -187,7 +188,7 @@ class RowActing(Acting):
 
 
 class PixelActing(Acting):
-    """Pixel agents, whose frames are kept in `frames`."""
+    """The training of pixel agents. Their frames are stored in `frames`."""
 
     shown = 20
 
@@ -204,7 +205,7 @@ class PixelActing(Acting):
         self.frames = FrameExperience(folder / "frames", spec.all_seeds, envs, **drawn)
         self.everybody: Numbers = np.arange(spec.seeds)
         self.checkpoint = folder / CHECKPOINT
-        if self.checkpoint.exists():  # the learner and its frames are brought to where it was written
+        if self.checkpoint.exists():  # restore the learner and its frames
             learner.load(self.checkpoint)
             for segment in self.frames.segments(spec.segments_until(learner.decisions)):
                 for records, who in replayed(segment):
@@ -223,7 +224,7 @@ class PixelActing(Acting):
         return self.train(Evaluations(self, self.record, freeze=lambda policy: policy), progress)
 
     def start(self, policies: PixelPolicy, number: int) -> Future[Evaluation]:
-        """Evaluate at once: the processes that would play meanwhile draw the environments."""
+        """Evaluate now, not in parallel to the training: all processes are needed to render the environments."""
         spec: Any = self.spec
         drawn = {"repeat": spec.repeat, "shadow_size": spec.shadow_size}
         how = {**drawn, "workers": spec.workers, "make_env": self._make_env}
@@ -241,7 +242,7 @@ class PixelActing(Acting):
 
     def keep(self, stepped: Any, end: int) -> None:
         self._see(stepped.records, self.everybody)
-        if self.step + 1 < end:  # where the segment ends, all start over
+        if self.step + 1 < end:  # at the end of the segment all environments are reset
             self._see(stepped.restarts, np.flatnonzero(stepped.over))
         self.learner.decided()
 
@@ -250,7 +251,7 @@ class PixelActing(Acting):
             self.learner.train(1)
 
     def save(self) -> None:
-        """Frames first: a checkpoint could not be resumed without them."""
+        """Write the frames first, because a checkpoint cannot be resumed without them."""
         self.frames.save(self.step)
         self.learner.save(self.checkpoint)
 

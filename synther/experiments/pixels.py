@@ -1,10 +1,11 @@
-"""Pixel agents as resumable runs in folders: stage one on frames, latents, and heads retrained on latents.
+"""Offline training of pixel agents as resumable runs in folders: training on frames, latents, retraining of the heads.
 
-1. `train_to` trains agents on frames, all seeds at once.
-2. `encode_to` writes the frames as rows of latents, for each seed.
-3. `upsample` fits generators on these latents and writes synthetic ones.
-4. `retrain_to` trains the heads again on latents, real or synthetic. Those of all seeds may be more than memory holds.
-   Seeds are independent of each other, so they are trained in groups that fit, each in a folder of its own.
+1. `train_to` trains agents on frames, all seeds at once. This is stage one.
+2. `encode_to` encodes the frames with the agents of each seed, and writes rows of latents.
+3. `upsample` fits generators on these latents and writes synthetic latents.
+4. `retrain_to` trains the heads again on latents, real or synthetic. The latents of all seeds may be larger than the
+   memory. Seeds are independent of each other, so they are trained in groups that fit into memory. Each group has its
+   own folder.
 """
 
 from __future__ import annotations
@@ -49,46 +50,50 @@ from synther.upsample import announce_sampling, fit_together
 log = logging.getLogger(__name__)
 
 FRAMES, LATENTS = "frames", "latents"
-"""What results call the agents of stage one, and heads that were trained on latents."""
+"""Names in results: the agents of stage one, and heads that were trained on latents."""
 
 POLICY = "policy.safetensors"
 _TRAINED = "trained.json"
-_TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
+"""File that exists when a training is finished: its result, without an evaluation."""
+_REQUIRED = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
+"""Keys that the `run.json` of a training must have."""
 
 _CPU_BYTES = 4 << 30
+"""Bytes of main memory that the rows of a group of seeds may take, if agents train on a CPU."""
 _GPU_SHARE = 0.25
-"""Memory that the rows of a group of seeds may take."""
+"""Share of the GPU memory that the rows of a group of seeds may take."""
 
 
 def is_trained(folder: Path) -> bool:
+    """Return whether the folder holds a finished training."""
     return (folder / _TRAINED).exists()
 
 
 def result_of(folder: Path) -> Result:
-    """The result of the training, without an evaluation."""
+    """Return the result of a finished training, without an evaluation."""
     return Result.read(folder / _TRAINED)
 
 
 def finish(folder: Path, result: Result, policy: PixelPolicy | None = None) -> None:
-    """Mark the training as finished."""
+    """Write policy and result of a training. This marks the training as finished."""
     if policy is not None:
         policy.save(folder / POLICY)
     write_object(folder / _TRAINED, result.to_json())
 
 
 def description(folder: Path) -> dict[str, Any]:
-    """The description of a finished training."""
+    """Return the description of a finished training, the content of its `run.json`."""
     if not is_trained(folder):
         raise ConfigError(f"{folder} holds no finished training: expected the --out of `synther pixels train`")
     about: dict[str, Any] = read_object(folder / "run.json")
-    missing = [name for name in _TOLD if name not in about]
+    missing = [name for name in _REQUIRED if name not in about]
     if missing:
-        raise ConfigError(f"{folder / 'run.json'} is damaged: it does not say {missing[0]}; train again elsewhere")
+        raise ConfigError(f"{folder / 'run.json'} is damaged: {missing[0]!r} is missing; train again in another folder")
     return about
 
 
 def identity(folder: Path) -> dict[str, Any]:
-    """What identifies the agents of a finished stage one."""
+    """Return the entries of a description that identify the agents of a finished stage one."""
     about = description(folder)
     if about["kind"] != "frames":
         raise ConfigError(f"{folder} holds {about['kind']}: expected the --out of `synther pixels train`")
@@ -96,16 +101,17 @@ def identity(folder: Path) -> dict[str, Any]:
 
 
 def kind_of(algorithm: str) -> type[PixelConfig]:
+    """Return the class of an algorithm's options."""
     check_one_of("algorithm", algorithm, PIXEL_ALGORITHMS)
     return PIXEL_ALGORITHMS[algorithm][0]
 
 
 def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress | bool = True) -> Result:
-    """Train every seed and write `log.jsonl`, `checkpoint.safetensors`, `policy.safetensors` and, when all is done,
-    `trained.json` into `folder`.
+    """Train every seed on frames (stage one). Write `log.jsonl`, `checkpoint.safetensors`, `policy.safetensors` and, at
+    the end, `trained.json` into `folder`.
 
-    Started again it resumes; with other frames or options, or while another process trains there, it refuses to touch
-    the folder.
+    A second call resumes the training. It raises an error if the folder holds a training with other frames or options,
+    or if another process is training there.
     """
     device, config = compute.pick_device(spec.device), spec.config
     trackers.check(spec.tensorboard, spec.wandb)
@@ -126,7 +132,7 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
         log.info("%s is finished already", folder)
         return result_of(folder)
     agent = PixelAgent(config, frames, spec.all_seeds, device=device, precision=spec.precision)
-    # Only now: settings or frames that do not fit have been refused, and leave no folder.
+    # The folder is created only now, when errors of wrong settings or frames have been raised.
     with run.work(described, lambda: is_trained(folder)) as unfinished:
         if unfinished:
             how = [FRAMES], spec.all_seeds, resolve(progress)
@@ -135,12 +141,14 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
 
 
 def _check_frames(run: Path, frames: Frames) -> None:
-    """Refuse frames of another task than that of the agents of `run`, and warn of other frames of the same task."""
+    """Raise an error if the frames belong to another task than the agents of `run`. Warn if they are other frames of
+    the same task."""
     about, policy = description(run), load_pixel_policy(run / POLICY)
     own, theirs = (f"{len(policy.low)} actions", about["env_id"]), (f"{frames.action.shape[1]} actions", frames.env_id)
     for known, found in zip(own, theirs, strict=True):
         if known and found and known != found:
-            raise DataError(f"{run} has agents of {known}, the frames are of {found}: encode what they were trained on")
+            advice = "encode the frames that the agents were trained on"
+            raise DataError(f"{run} has agents of {known}, but the frames are of {found}: {advice}")
     if frames.digest() != about["data"]:
         log.warning("the agents of %s were trained on other frames than these", run)
 
@@ -157,9 +165,10 @@ def encode_to(
     device: str = "auto",
     progress: Progress | bool = True,
 ) -> list[Path]:
-    """The latents of each seed of the stage one in the folder `run`, in files of `folder`: `seed-0.npz` and so on.
+    """Encode frames with each seed's agent of the stage one in the folder `run`. Write the latents to `seed-0.npz` and
+    so on in `folder`, and return these files.
 
-    `features` of None are all that its agents have; `shifts` and `pairs` are those of `encode`.
+    `features` of None means all features of the agents. `shifts` and `pairs` are described at `latents.encode`.
     """
     own = identity(run)
     _check_frames(run, frames)
@@ -172,9 +181,9 @@ def encode_to(
     written.check(described)
     if all(file.exists() for file in files):
         return files
-    told = f"{len(frames):,}", max(shifts, 1), len(seeds), run, compute.describe(compute.pick_device(device)), folder
-    log.info("encoding %s frames, %d times each, with the trunks of %d agents of %s, on %s, to %s", *told)
-    # Not in the folder yet: frames or features that do not fit leave none behind.
+    work = f"{len(frames):,}", max(shifts, 1), len(seeds), run, compute.describe(compute.pick_device(device)), folder
+    log.info("encoding %s frames, %d times each, with the trunks of %d agents of %s, on %s, to %s", *work)
+    # The folder is created after this, so that wrong frames or features leave no folder behind.
     how: dict[str, Any] = {"shifts": shifts, "pairs": pairs, "seed": seed, "device": device, "progress": progress}
     latents = encode(run / loop.CHECKPOINT, frames, features=chosen, **how)
     with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
@@ -185,26 +194,28 @@ def encode_to(
 
 
 def file_of(folder: Path, seed: int) -> Path:
-    """The rows of a seed in a folder that has a file for each: `seed-0.npz`, or another suffix."""
+    """Return the file of a seed's rows in a folder with one file per seed, such as `seed-0.npz`."""
     suffixes = formats.suffixes()
     found = [file for file in sorted(folder.glob(f"seed-{seed}.*")) if file.suffix.lower() in suffixes]
     if len(found) != 1:
-        told = "none" if not found else ", ".join(file.name for file in found)
-        raise FormatError(f"{folder}: expected one file seed-{seed} ({', '.join(suffixes)}), got {told}")
+        names = "none" if not found else ", ".join(file.name for file in found)
+        raise FormatError(f"{folder}: expected one file seed-{seed} ({', '.join(suffixes)}), got {names}")
     return found[0]
 
 
 def stored(folder: Path, run: dict[str, Any]) -> tuple[Features, list[Stored]]:
-    """The features of the latents in `folder`, real or synthetic, and the file of each seed. They must be latents of
-    the agents that `run` identifies, see `identity`."""
+    """Return the features of the latents in `folder`, real or synthetic, and the file of each seed.
+
+    Raise an error if they are not latents of the agents that `run` identifies, see `identity`.
+    """
     about = latents_in(folder)
     if about["run"] != run:
-        raise ConfigError(f"{folder} holds latents of other agents: encode the frames with these")
+        raise ConfigError(f"{folder} holds latents of other agents: encode the frames with the agents of this run")
     return about["features"], [Stored(file_of(folder, seed)) for seed in run["seeds"]]
 
 
 def latents_in(folder: Path) -> dict[str, Any]:
-    """The description of a folder of latents, real or synthetic."""
+    """Return the description of a folder of latents, real or synthetic."""
     about = read_object(folder / "run.json") if (folder / "run.json").exists() else {}
     if about.get("kind") not in ("latents", "synthetic") or not {"run", "features"} <= about.keys():
         raise ConfigError(f"{folder} holds no latents: expected the --out of `synther pixels encode` or `upsample`")
@@ -221,10 +232,10 @@ def upsample(
     precision: compute.Precision = "auto",
     progress: Progress | bool = True,
 ) -> list[Path]:
-    """Write `samples` synthetic rows for each seed in `source`, a folder of latents. `folder` receives `seed-0.hdf5`
-    and so on, and their models in `models`.
+    """Fit a generator on the latents of each seed in the folder `source`, and sample `samples` synthetic rows from it.
 
-    Started again it resumes; with other latents or options it refuses to touch the folder.
+    The rows are written to `seed-0.hdf5` and so on in `folder`, the models to its subfolder `models`. A second call
+    resumes the work. It raises an error if the folder holds results of other latents or options.
     """
     progress = resolve(progress)
     check_count(samples)
@@ -255,7 +266,7 @@ def upsample(
 
 
 LatentSource = Given | Sampled | Stored
-"""Latents of one seed; those of all seeds at once may be too many."""
+"""Latents of one seed. They are loaded seed by seed, because those of all seeds may not fit into memory."""
 
 
 def retrain_to(
@@ -269,12 +280,15 @@ def retrain_to(
     ratio: float = 0.5,
     progress: Progress | bool = True,
 ) -> Result:
-    """Train the heads of every seed of `run`, a folder of stage one, on the rows of its source. Encoder and trunks stay
-    as they are. `folder` receives what stage one leaves behind, too, and a folder for each group of seeds. With `real`,
-    more rows for each seed, a share `ratio` of every batch comes from `sources` and the rest from `real`.
+    """Train the heads of every seed of the stage one in the folder `run` on latents. Encoder and trunks do not change.
 
-    Of the spec, only the length and the machine matter: agents and seeds are those of `run`. Started again it resumes;
-    with other rows or options it refuses to touch the folder.
+    `sources` has the latents of each seed. If `real` is given, it has further latents of each seed: a share `ratio` of
+    every batch comes from `sources`, and the rest from `real`. `folder` gets the same files as in stage one, and a
+    subfolder for each group of seeds.
+
+    Only the length of the training and the options of the machine are taken from `spec`. Agents and seeds are those of
+    `run`. A second call resumes the training. It raises an error if the folder holds a training with other rows or
+    options.
     """
     own, about = identity(run), description(run)
     seeds: list[int] = about["seeds"]
@@ -286,9 +300,9 @@ def retrain_to(
     device = compute.pick_device(spec.device)
     groups = _groups(list(zip(sources, *([real] if real else []), strict=True)), seeds, device)
     heads = heads_of(about["agent"], features)
-    # The noise of their actions falls over the same share of their updates as in stage one.
+    # The exploration noise decreases over the same share of the updates as in stage one.
     heads = replace(heads, stddev_updates=max(1, round(heads.stddev_updates * spec.updates / about["updates"])))
-    if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
+    if spec.precision == "bf16":  # the matrix products of heads are too small to be faster in bf16
         raise ConfigError("heads are trained in float32 or tf32, got bf16")
     trackers.check(spec.tensorboard, spec.wandb)
     described = {
@@ -313,7 +327,7 @@ def retrain_to(
                 found = [_train_group(spec, heads, policy, group, folder / group.name, *how) for group in groups]
             except (ConfigError, DataError, FormatError):
                 if new and not any(folder.rglob(loop.CHECKPOINT)):
-                    written.release()  # otherwise, the right rows would be refused there
+                    written.release()  # otherwise the folder would be reserved for the wrong rows
                 raise
             result = _together(groups, found)
             check_alive(result.updates, [place in result.diverged[LATENTS] for place in range(len(seeds))])
@@ -324,8 +338,10 @@ def retrain_to(
 
 
 def train_arms(spec: PixelRun, frames: Frames, folder: Path, progress: Progress) -> None:
-    """All arms of a run of the paper, each in a folder of its own. Latents and models, which arms may share, are kept
-    in `folder`, latents only until all arms are trained."""
+    """Train all arms of a run of an experiment, each in its own subfolder of `folder`.
+
+    Arms may share latents and models, which are also stored in `folder`. The latents are deleted at the end.
+    """
     one, encoded = folder / STAGE_ONE, folder / "encoded"
     train_to(spec, frames, one, progress=progress)
     how: dict[str, Any] = {"device": spec.device, "progress": progress}
@@ -347,11 +363,11 @@ def train_arms(spec: PixelRun, frames: Frames, folder: Path, progress: Progress)
         synthetic = [Sampled(model, own.recipe.samples, seed, spec.device) for model, seed in seeds]
         mixed: dict[str, Any] = {"real": real if own.ratio < 1 else [], "ratio": own.ratio, "features": own.features}
         retrain_to(spec, one, synthetic, folder / arm, **mixed, progress=progress)
-    shutil.rmtree(encoded, ignore_errors=True)  # large, and soon encoded again
+    shutil.rmtree(encoded, ignore_errors=True)  # the files are large, and can be encoded again in short time
 
 
 def earned(frames: Frames) -> str:
-    """What the episodes of the data that are as long as the longest earn, in words."""
+    """Return the mean and std of the returns of all episodes with the maximum length, as text."""
     starts, ends = frames.episodes
     lengths = ends - starts
     whole = frames.returns()[lengths == lengths.max()]
@@ -360,11 +376,11 @@ def earned(frames: Frames) -> str:
 
 @dataclass(frozen=True)
 class _Group:
-    """Seeds whose rows fit into memory together."""
+    """Seeds that train together, because all their rows fit into memory."""
 
     seeds: list[int]
     sources: list[tuple[LatentSource, ...]]
-    """Of each seed."""
+    """The sources of each seed."""
 
     @property
     def name(self) -> str:
@@ -372,7 +388,10 @@ class _Group:
 
 
 def _groups(sources: Sequence[tuple[LatentSource, ...]], seeds: Sequence[int], device: torch.device) -> list[_Group]:
-    """Consecutive seeds, as many together as fit, at least one. The same machine always gives the same groups."""
+    """Split the seeds into groups of consecutive seeds, each as large as fits into memory, with at least one seed.
+
+    The groups are always the same on the same machine.
+    """
     room = float(_CPU_BYTES)
     if device.type == "cuda":
         room = _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
@@ -399,7 +418,10 @@ def _train_group(
     progress: Progress,
     others: bool,
 ) -> Result:
-    """`shares` of a batch come from each source of a seed. `others`: whether there are more groups than this."""
+    """Train the heads of a group of seeds. `shares` has the share of every batch that comes from each source of a seed.
+
+    `others` says whether there are other groups.
+    """
     if is_trained(folder):
         return result_of(folder)
     RunFolder(folder).claim({"kind": "group", "seeds": group.seeds})
@@ -412,7 +434,7 @@ def _train_group(
                 got = rows.observation.shape[1]
                 raise DataError(f"expected latents of {wanted} columns for these heads, got {got}")
             yield rows
-            del rows  # before the next ones are made
+            del rows  # frees the memory before the next rows are loaded
 
     device, precision = compute.pick_device(spec.device), spec.precision
     assert precision != "bf16"
@@ -432,7 +454,7 @@ def _train_group(
 
 
 def heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
-    """The heads of an agent that a run has described, for latents of these features."""
+    """Return the options of heads for latents of the given features, from the description of an agent in a run."""
     kind = kind_of(described["algorithm"])
     heads = kind(**{option.name: described[option.name] for option in fields(kind) if option.init})
     if isinstance(heads, DrQBCConfig):
@@ -441,7 +463,7 @@ def heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
 
 
 def _together(groups: Sequence[_Group], found: Sequence[Result]) -> Result:
-    """One result of all groups, which were trained one after another."""
+    """Combine the results of all groups, which were trained one after another."""
     parts = {part: sum(result.seconds_of[part] for result in found) for part in found[0].seconds_of}
     firsts = accumulate([len(group.seeds) for group in groups], initial=0)
     placed = zip(firsts, found, strict=False)

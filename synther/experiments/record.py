@@ -1,7 +1,7 @@
-"""What a run records while it trains: its log, its clock and trackers; and when it is measured and saved.
+"""The records of a run while it trains (log, clock and trackers), and the schedule of measurements and checkpoints.
 
-Trackers receive the lines of the log, from the first line each time the run is resumed. So they show every measurement
-once, whatever happened to the run.
+Trackers such as TensorBoard get the lines of the log. When a run is resumed, they get all lines again from the first
+one. So they show every measurement exactly once.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Schedule:
-    """Measure after every `every` updates (online: steps), and after the last one."""
+    """When to measure: every `every` updates (online: steps), and after the last one."""
 
     every: int
     last: int
     unit: Unit = "updates"
 
     def includes(self, time: int) -> bool:
+        """Return whether a measurement is due at `time`."""
         return time == self.last or time % self.every == 0
 
     def after(self, time: int) -> int:
-        """The first measurement after `time`."""
+        """Return the time of the first measurement after `time`."""
         return min(self.last, (time // self.every + 1) * self.every)
 
     def until(self, time: int) -> list[int]:
-        """All measurements that are due up to `time`."""
+        """Return the times of all measurements up to `time`."""
         last = [time] if time == self.last and time % self.every else []
         return [*range(self.every, time + 1, self.every), *last]
 
 
 _CHECKPOINT_SHARE = 0.05
-"""Largest share of the time that checkpoints may take."""
+"""Largest share of the training time that writing checkpoints may take."""
 
 
 class Clock:
-    """Seconds of a run. It continues from what was saved at `path`, or from the `least` that the run has taken."""
+    """Measures the seconds of a run. It starts at the time saved at `path`, but at least at `least` seconds."""
 
     def __init__(self, path: Path, least: float) -> None:
         self.path = path
@@ -67,7 +68,7 @@ class Clock:
 
     @contextmanager
     def counting(self, part: str) -> Iterator[None]:
-        """Time that is not training, such as waiting for evaluations or writing checkpoints."""
+        """Count the time in this context as `part` instead of training, for example for writing checkpoints."""
         began = time.monotonic()
         try:
             yield
@@ -75,7 +76,7 @@ class Clock:
             self._parts[part] = self._parts.get(part, 0.0) + time.monotonic() - began
 
     def parts(self) -> dict[str, float]:
-        """The seconds of training, and of everything else by name."""
+        """Return the seconds of training and of all other parts, by name."""
         return {"training": self.seconds - sum(self._parts.values()), **self._parts}
 
     def save(self) -> None:
@@ -83,7 +84,7 @@ class Clock:
 
 
 class Checkpoints:
-    """When checkpoints are written: at least `seconds` after one another."""
+    """When to write checkpoints: at most every `seconds`, and less often if they take long."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._least, self._pause = clock, seconds, seconds
@@ -93,7 +94,7 @@ class Checkpoints:
         return time.monotonic() - self._written >= self._pause
 
     def write(self, save: Callable[[], None]) -> None:
-        """Save, and the clock with it."""
+        """Write a checkpoint with the function `save`, and save the clock."""
         began = time.monotonic()
         with self._clock.counting("checkpoints"):
             save()
@@ -103,11 +104,12 @@ class Checkpoints:
 
 
 class Record:
-    """`log.jsonl`, `clock.json` and trackers of a run in `folder` that stands after `stands` updates, or steps.
+    """Writes `log.jsonl`, `clock.json` and trackers of a run in `folder`. `stands` updates (or steps) are already done.
 
-    Members are the `seeds` of the first arm, then those of the next. A member that diverges causes one warning, and the
-    others continue. When all have diverged, an error is raised, unless there are `others`, which may do better. A
-    measurement that is due just where the training stands may be missing from the log: it is repeated.
+    The members are the `seeds` of the first arm, followed by those of the next arm. When a member diverges, a warning
+    is logged once, and the others continue. When all have diverged, an error is raised, except if there are `others` in
+    other groups. A measurement that is due after exactly `stands` updates may be missing in the log, because it is
+    repeated.
     """
 
     def __init__(
@@ -127,8 +129,8 @@ class Record:
         self._lost: set[str] = set()
         again = schedule.includes(stands)
         self._unit = schedule.unit.replace("env_", "")
-        told = len(self._names), f"{schedule.last:,}", self._unit, spec.device, f"{schedule.every:,}", folder
-        log.info("training %d agents to %s %s on device %s, measured every %s, in %s", *told)
+        work = len(self._names), f"{schedule.last:,}", self._unit, spec.device, f"{schedule.every:,}", folder
+        log.info("training %d agents to %s %s on device %s, measured every %s, in %s", *work)
         self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
         self.clock = Clock(folder / "clock.json", self.measurements[-1].seconds if self.measurements else 0.0)
@@ -136,7 +138,7 @@ class Record:
         self._trackers = Trackers(folder, spec.tensorboard, spec.wandb, of_runs)
         self._before = 0, 0.0
         for measurement in self.measurements:
-            self._tell(measurement)
+            self._report(measurement)
 
     def __enter__(self) -> Self:
         return self
@@ -145,21 +147,22 @@ class Record:
         self._trackers.close(failed=kind is not None)
 
     def add(self, measurement: Measurement) -> None:
+        """Append a measurement to the log and report it."""
         self._log.append(measurement)
-        self._tell(measurement)
+        self._report(measurement)
 
     def has_all(self, stands: int) -> bool:
-        """Whether all measurements that were due after `stands` updates are in the log."""
+        """Return whether all measurements up to `stands` updates are in the log."""
         return len(self.measurements) == len(self.schedule.until(stands))
 
     def result(self, device: torch.device) -> Result:
-        """The result of a finished training, on this machine."""
+        """Return the result of a finished training, with a description of this machine."""
         parts = self.clock.parts()
         found = Result.of(self.measurements, self._arms, self.schedule.unit)
         return replace(found, seconds=sum(parts.values()), seconds_of=parts, origin=origin(device))
 
-    def _tell(self, measurement: Measurement) -> None:
-        """Show the measurement, and warn of members that have diverged."""
+    def _report(self, measurement: Measurement) -> None:
+        """Send the measurement to trackers and display, and warn about members that have diverged."""
         self._track(measurement)
         points = Result.of([measurement], self._arms).curves
         spreads = {arm: own[0].spread_of_scores or own[0].spread_of_returns for arm, own in points.items() if own}
@@ -173,17 +176,17 @@ class Record:
             check_alive(measurement.updates, measurement.diverged)
 
     def _track(self, measurement: Measurement) -> None:
-        """Write the measurement, and the refreshes of generators before it, to the trackers."""
+        """Write the measurement, and the generators' refreshes before it, to the trackers."""
         if self._refreshes.exists():
             entries = read_object(self._refreshes)["refreshes"]
             for step in sorted({entry["added"] for entry in entries}):
                 if self._shown < step <= measurement.updates:
-                    own = [entry for entry in entries if entry["added"] == step]  # of all seeds
-                    told = {"refresh/failed": float(sum(not entry["kept"] for entry in own))}
+                    own = [entry for entry in entries if entry["added"] == step]  # one entry per seed
+                    refresh = {"refresh/failed": float(sum(not entry["kept"] for entry in own))}
                     parts = ("fit_seconds", "sample_seconds")
-                    told |= {f"refresh/{part}": sum(entry[part] for entry in own) for part in parts}
-                    told |= _summary("refresh/held_out", [entry["held_out"] for entry in own])
-                    self._trackers.write(step, measurement.seconds, told)
+                    refresh |= {f"refresh/{part}": sum(entry[part] for entry in own) for part in parts}
+                    refresh |= _summary("refresh/held_out", [entry["held_out"] for entry in own])
+                    self._trackers.write(step, measurement.seconds, refresh)
                     self._shown = step
         found = figures(measurement, self._arms)
         updates, seconds = self._before
@@ -194,6 +197,7 @@ class Record:
 
 
 def _summary(name: str, values: Sequence[float | None]) -> dict[str, float]:
+    """Return mean, minimum and maximum of the values that are not None."""
     there = [value for value in values if value is not None]
     figures = {"mean": float(np.mean(there)), "min": min(there), "max": max(there)} if there else {}
     return {f"{name}/{kind}": value for kind, value in figures.items()}
@@ -207,7 +211,7 @@ def check_alive(updates: int, diverged: Sequence[bool]) -> None:
 
 
 def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
-    """Mean, minimum and maximum of every number over an arm's seeds, without seeds that have diverged."""
+    """Return mean, minimum and maximum over the seeds of each arm, for every figure. Diverged seeds are excluded."""
     numbers = {"score": measurement.mean_scores, "return": measurement.mean_returns, **measurement.losses}
     found: dict[str, float] = {}
     for name, values in numbers.items():

@@ -1,4 +1,4 @@
-"""Generators that are fitted again as experience comes in, and the synthetic rows or latents agents learn from."""
+"""Refreshes: generators are fitted again on the experience so far, and their rows or latents replace earlier ones."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from synther.replay.refit import FITS, HELD_OUT, Generators, Real, drawn
 log = logging.getLogger(__name__)
 
 HEADS = 6
-"""Random stream, beside those of generators, agents and environments."""
+"""Number of the random stream of the heads. Generators, agents and environments have other numbers."""
 
 _SHOWN_UPDATES = 100
-"""Updates of heads between two movements of the display."""
+"""Number of updates of heads between two updates of the progress display."""
 
 
 def for_environment(settings: Settings, env_id: str) -> Settings:
-    """What the paper changes for the dm_control suite, whose rewards lie in [0, 1]: they are not scaled.
+    """Return the settings for an environment. As in the paper, rewards of the dm_control suite are not scaled.
 
-    Its episodes never end in a terminal state; a column that never changes is not modelled anyway. Rewards that are
-    generated as residuals are scaled as everywhere: their size does not tell in which range rewards lie.
+    These rewards lie in [0, 1]. Episodes of the suite have no terminals. This needs no setting, because a constant
+    column is not modelled anyway. If rewards are generated as residuals, they are scaled as everywhere else, because
+    the size of a residual does not depend on the range of rewards.
     """
     if not env_id.startswith("dm_control/") or settings.data.residuals != "none":
         return settings
@@ -56,32 +57,35 @@ def _generators(how: Synthetic, settings: Settings, learner: Learner | PixelLear
 
 
 class Refreshing:
-    """Synthetic rows of states, which the learner mixes into its batches until the next refresh."""
+    """Refreshes the synthetic rows of state agents. The learner mixes them into its batches until the next refresh."""
 
     part = "generators"
-    """Name of the time it takes, in results."""
+    """Name of its part of the time in results."""
 
     def __init__(self, how: Synthetic, env_id: str, experience: Experience, learner: Learner, folder: Path) -> None:
         self.how, self.experience, self.learner = how, experience, learner
         self.generators = _generators(how, for_environment(how.settings(), env_id), learner, folder)
-        self._drawn: dict[int, int] = {}  # of a member: the step of the generator that its rows are from
+        self._drawn: dict[int, int] = {}  # for each member, the step of the generator that sampled its present rows
 
     def refresh(self, step: int, progress: Progress) -> None:
-        """Fit all generators on the rows until `step` and replace the synthetic rows, or resume doing so."""
+        """Fit the generators that are due on the rows up to `step`, and replace the synthetic rows. Or resume this."""
         columns, most = self.experience.columns, self.learner.rows.capacity
         everything = self.learner.joined(*self.experience.rows())
         rows, gone = [own[-most:] for own in everything], [max(0, len(own) - most) for own in everything]
-        told: Sequence[Any] = [None] * len(rows)
+        errors: Sequence[Any] = [None] * len(rows)
         if self.how.relevance == TD_ERROR:
-            told = self.learner.td_errors(rows)
-        real = [Real(columns.transitions(own), columns, *rest) for own, *rest in zip(rows, gone, told, strict=True)]
+            errors = self.learner.td_errors(rows)
+        real = [Real(columns.transitions(own), columns, *rest) for own, *rest in zip(rows, gone, errors, strict=True)]
         due = {member: own for member, own in enumerate(real) if self._is_due(member, step, own)}
         self.generators.fit(step, due, progress)
         self.draw(step, progress)
         self.generators.tidy()
 
     def _is_due(self, member: int, step: int, real: Real) -> bool:
-        """Whether a member's generator is fitted after `step`: see replay/adapting.py. Repeated, it is the same."""
+        """Return whether a member's generator is fitted after `step`, see replay/adapting.py.
+
+        The result is the same if the call is repeated after the run was stopped.
+        """
         generators, how = self.generators, self.how
         if how.refresh == "fixed" or generators.is_settled(member, step):
             return True
@@ -99,9 +103,10 @@ class Refreshing:
         return is_due
 
     def draw(self, step: int, progress: Progress) -> None:
-        """Give the learner the rows of each member's newest generator, unless it has them.
+        """Sample rows from each member's newest generator and give them to the learner, if it does not have them yet.
 
-        A member whose fit failed keeps the rows of its old generator, or real batches if it never had one.
+        If the fit of a member failed, it keeps the rows of its old generator. If it never had one, its batches stay
+        real.
         """
         for member in range(len(self.learner.seeds)):
             newest = self.generators.newest(member, step)
@@ -115,7 +120,7 @@ class Refreshing:
 
 
 class Copying:
-    """Real rows in the place of synthetic ones: drawn again, with replacement, at every refresh."""
+    """Replaces synthetic rows by real rows, which are drawn again, with replacement, at every refresh."""
 
     part = "copies"
 
@@ -124,7 +129,7 @@ class Copying:
         self._drawn = 0
 
     def draw(self, step: int, progress: Progress) -> None:
-        """Give the learner copies of the rows that it had at the newest refresh, unless it has them."""
+        """Give the learner copies of the real rows of the newest refresh, if it does not have them yet."""
         newest = step // self.how.refresh_every * self.how.refresh_every
         if newest == self._drawn:
             return
@@ -139,10 +144,10 @@ class Copying:
 
 
 class LatentRefreshing:
-    """Synthetic latents, from which the heads of pixel agents learn at once. Latents are not kept.
+    """Refreshes the synthetic latents of pixel agents. The heads learn from them immediately. Latents are not kept.
 
-    All of a refresh follows from the agents and frames that it begins with, so a run that was stopped in the middle
-    repeats it, with the generators that are there already.
+    A refresh depends only on the agents and frames at its beginning. So a run that was stopped during a refresh repeats
+    it, and uses the generators that are already fitted.
     """
 
     part = "latents"
@@ -151,21 +156,24 @@ class LatentRefreshing:
         self, how: SyntheticLatents, learner: PixelLearner, folder: Path, precision: compute.Precision
     ) -> None:
         if how.relevance == TD_ERROR:
-            raise ConfigError(f"relevance {TD_ERROR} is for agents that see states: expected another one for latents")
+            raise ConfigError(f"relevance {TD_ERROR} is only for state agents: choose another one for pixel agents")
         self.how, self.learner = how, learner
         self.generators = _generators(how, how.settings(), learner, folder)
-        # Products of heads alone are too small to gain from bf16.
+        # The matrix products of heads are too small to be faster in bf16.
         self.precision: Literal["auto", "float32", "tf32"] = "auto" if precision == "bf16" else precision
 
     def refresh(self, step: int, progress: Progress) -> None:
-        """Encode, fit, draw, train the heads, and give them back. Heads whose fit failed learn from real latents."""
+        """Encode the frames, fit generators, sample latents, train the heads, and give the heads back to the learner.
+
+        If a fit failed, the heads of this member learn only from real latents.
+        """
         encoded, gone = encode_own(self.learner, number=step, progress=progress), self.learner.store.gone
         latents = {member: rows for member, rows in enumerate(encoded) if rows is not None}
         if not latents:
-            return  # all have diverged, as the next measurement will show
+            return  # all members have diverged, as the next measurement will show
         real = {member: Real(rows, Columns.of(rows), int(gone[member])) for member, rows in latents.items()}
         synthetic: dict[int, Transitions] = {}
-        if not self.how.copies:  # otherwise heads learn from the real latents alone, and as long
+        if not self.how.copies:  # with copies, the heads make the same number of updates, only on real latents
             self.generators.fit(step, real, progress)
         for member in latents:
             if self.generators.newest(member, step) == step:
@@ -177,12 +185,12 @@ class LatentRefreshing:
         self._train(step, latents, synthetic, progress)
 
     def draw(self, step: int, progress: Progress) -> None:
-        """Nothing is left of a refresh but the heads, which are in the checkpoint."""
+        """Do nothing: the result of the last refresh, the heads, is in the checkpoint."""
 
     def _train(
         self, step: int, latents: dict[int, Transitions], synthetic: dict[int, Transitions], progress: Progress
     ) -> None:
-        """Train the heads of all members that see, with the exploration noise of now."""
+        """Train the heads of all members that have latents, with the present exploration noise."""
         tables: list[Transitions] = []
         members: list[Member] = []
         for member, rows in latents.items():

@@ -1,4 +1,4 @@
-"""Measurements of agents in training, the log that holds them, and the result of a run."""
+"""Measurements of agents during their training, the log of measurements, and the result of a run."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from synther.errors import ConfigError, FormatError
 from synther.folder import ANOTHER, append_line
 
 Episodes = list[list[float] | None]
-"""One number per episode for each member, or None if the member has diverged."""
+"""For each member one number per episode, or None if the member has diverged."""
 
 Unit = Literal["updates", "env_steps"]
-"""Unit of time in the files of a run: online runs count steps of the environment."""
+"""Unit of time in the files of a run. Online runs count environment steps."""
 
 _HELD_OUT = "held_out_td_error"
-"""What agents call the TD error in held-out rows, among their losses."""
+"""Name of the TD error on held-out rows among the losses of agents."""
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All members at one time of their training."""
+    """Losses, returns and scores of all members at one time of their training."""
 
     updates: int
     seconds: float
-    """Training time so far, over all processes of an interrupted run."""
+    """Training time so far. For an interrupted run: the sum over all processes."""
     losses: dict[str, list[float | None]]
-    """One number per member, None where it is not finite."""
+    """For each loss one number per member, or None if it is not finite."""
     returns: Episodes | None = None
     """None without an evaluation."""
     scores: Episodes | None = None
-    """Normalised returns. None where no reference is known."""
+    """Normalised returns. None if no reference returns are known."""
 
     @classmethod
     def of(
@@ -61,13 +61,13 @@ class Measurement:
 
     @property
     def diverged(self) -> list[bool]:
-        """Whether a member's losses or actions are not finite. They will not become finite again."""
+        """For each member, whether its losses or actions are not finite. They never become finite again."""
         known: list[Sequence[object]] = [*self.losses.values(), *([] if self.returns is None else [self.returns])]
         return [any(value is None for value in of_a_member) for of_a_member in zip(*known, strict=True)]
 
     @property
     def mean_returns(self) -> list[float | None] | None:
-        """The mean over its episodes, for each member."""
+        """The mean return over the episodes of each member."""
         return None if self.returns is None else _means(self.returns)
 
     @property
@@ -76,11 +76,11 @@ class Measurement:
 
 
 class Log:
-    """`log.jsonl`: one object per line, each written to disk before the run continues.
+    """`log.jsonl`, with one JSON object per line. A line is written to disk before the run continues.
 
-    Opened for a run that is resumed, it keeps the measurements at the `expected` updates. Later ones, those of a former
-    end, and an incomplete line are dropped. The last expected one may be missing if it can be measured `again`, because
-    the training stands there.
+    When a run is resumed, the measurements at the `expected` updates are kept. Later measurements, the measurement at
+    the end of a shorter run, and an incomplete line are dropped. `again` allows that the last expected measurement is
+    missing, because the training has not gone on after it and can repeat it.
     """
 
     def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True, unit: Unit = "updates") -> None:
@@ -88,7 +88,7 @@ class Log:
         text = path.read_text() if path.exists() else ""
         self.measurements: list[Measurement] = []
         for line in text.splitlines(keepends=True):
-            with suppress(ValueError, TypeError, KeyError, AttributeError):  # not our line
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # the line is incomplete or damaged
                 found = json.loads(line)
                 measured = Measurement(updates=found.pop(unit), **found)
                 if line.endswith("\n") and measured.updates in expected:
@@ -107,7 +107,7 @@ class Log:
 
 
 def by_arm(values: Sequence[_Value], arms: Sequence[str]) -> dict[str, Sequence[_Value]]:
-    """One value per member, split into those of each arm: the seeds of the first arm come first."""
+    """Split values, one per member, by arm. The seeds of the first arm come first."""
     seeds = len(values) // len(arms)
     return {arm: values[place * seeds : (place + 1) * seeds] for place, arm in enumerate(arms)}
 
@@ -118,6 +118,7 @@ def _line(measurement: Measurement, unit: Unit) -> str:
 
 
 def episodes_of(found: NDArray[np.float64]) -> Episodes:
+    """Convert (members, episodes) to lists. Members with numbers that are not finite become None."""
     return [row.tolist() if np.isfinite(row).all() else None for row in found]
 
 
@@ -135,12 +136,12 @@ class MeanStd:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> MeanStd | None:
-        """None where no seed has a number."""
+        """Return mean and std of the values that are not None, or None if there are none."""
         there = [value for value in values if value is not None]
         return cls(float(np.mean(there)), float(np.std(there)), len(there)) if there else None
 
     def __str__(self) -> str:
-        """The std of one seed is not shown."""
+        """Return `mean ± std`, or only the mean if there is one seed."""
         return f"{self.mean:,.1f}" + (f" ± {self.std:,.1f}" if self.seeds > 1 else "")
 
 
@@ -149,35 +150,35 @@ class EvalPoint:
     """Returns and scores of an arm at one time of its training."""
 
     updates: int
-    """Or steps of an online run."""
+    """Number of updates, or of steps in an online run."""
     returns: tuple[float | None, ...]
-    """The mean over episodes for each seed. None if it has diverged: it is excluded from the spreads."""
+    """For each seed the mean over its episodes. None if the seed has diverged: then mean and std exclude it."""
     scores: tuple[float | None, ...] | None
-    """The same, normalised, where a reference is known."""
+    """The normalised returns. None if no reference returns are known."""
     held_out: tuple[float | None, ...] | None = None
-    """Each seed's TD error in rows that none learns from, where there are such rows."""
+    """For each seed the TD error on held-out rows. None if no rows are held out."""
 
     @property
     def diverged(self) -> int:
-        """Number of seeds that are excluded from the spreads."""
+        """Number of seeds that mean and std exclude."""
         return self.returns.count(None)
 
     @property
     def spread_of_returns(self) -> MeanStd | None:
-        """None if all seeds have diverged."""
+        """Mean and std of the returns over the seeds. None if all seeds have diverged."""
         return MeanStd.of(self.returns)
 
     @property
     def spread_of_scores(self) -> MeanStd | None:
-        """None if all seeds have diverged, or no reference is known."""
+        """Mean and std of the scores over the seeds. None if all seeds have diverged or there are no scores."""
         return None if self.scores is None else MeanStd.of(self.scores)
 
     def to_json(self, unit: Unit = "updates") -> dict[str, Any]:
-        """Its fields, and mean, standard deviation and number of the seeds that each is taken over."""
+        """Return the fields, and mean, std and number of seeds of returns and scores."""
         spreads = {"return": self.spread_of_returns, "score": self.spread_of_scores}
         plain = {name: None if spread is None else asdict(spread) for name, spread in spreads.items()}
         own = asdict(self)
-        if self.held_out is None:  # as in results of earlier versions
+        if self.held_out is None:  # results of earlier versions do not have this key
             del own["held_out"]
         return {unit: own.pop("updates"), **own, **plain, "diverged": self.diverged}
 
@@ -187,15 +188,15 @@ class Result:
     updates: int
     seconds: float
     curves: dict[str, tuple[EvalPoint, ...]]
-    """The evaluations of each arm; empty without evaluation."""
+    """The evaluations of each arm. Empty without evaluation."""
     diverged: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """For each arm, the indices of the seeds that had diverged by the end."""
+    """For each arm, the indices of the seeds that had diverged at the end."""
     seconds_of: dict[str, float] = field(default_factory=dict)
-    """The seconds by kind of work."""
+    """The seconds of each kind of work."""
     origin: dict[str, str] = field(default_factory=dict)
-    """Version, machine and libraries, in words."""
+    """Version, machine and libraries, as text."""
     unit: Unit = "updates"
-    """What `updates` are."""
+    """Unit of `updates`."""
 
     @classmethod
     def of(cls, measurements: Sequence[Measurement], arms: Sequence[str], unit: Unit = "updates") -> Result:
@@ -212,11 +213,11 @@ class Result:
 
     @classmethod
     def joined(cls, results: Sequence[Result]) -> Result:
-        """The results of runs that differ in their seeds alone, as those of one run."""
+        """Combine the results of runs that differ only in their seeds to the result of one run."""
         curves: dict[str, tuple[EvalPoint, ...]] = dict.fromkeys(results[0].curves, ())
         for arm in curves:
             times = [{point.updates: point for point in result.curves[arm]} for result in results]
-            for updates in sorted(set.intersection(*map(set, times))):  # the evaluations that all have
+            for updates in sorted(set.intersection(*map(set, times))):  # evaluations that all runs have
                 points = [found[updates] for found in times]
                 parts = ([getattr(point, name) for point in points] for name in ("returns", "scores", "held_out"))
                 values: list[Any] = [None if None in own else tuple(chain(*own)) for own in parts]
@@ -231,7 +232,10 @@ class Result:
         return self.curves[arm][-1] if self.curves[arm] else None
 
     def best(self, arm: str) -> EvalPoint | None:
-        """The evaluation with the highest mean among those with the fewest diverged seeds; the first of equal ones."""
+        """Return the evaluation with the highest mean return among those with the fewest diverged seeds.
+
+        If several are equal, return the first one.
+        """
 
         def rank(standing: EvalPoint) -> tuple[int, float]:
             spread = standing.spread_of_returns
@@ -240,14 +244,14 @@ class Result:
         return max(self.curves[arm], key=rank, default=None)
 
     def stopped(self, arm: str) -> EvalPoint | None:
-        """Each seed where its TD error in held-out rows was least, as early stopping would have it.
+        """Return the figures of early stopping: those of each seed at its lowest TD error on held-out rows.
 
-        None without held-out rows. `updates` are those of the seed that is stopped last.
+        `updates` is the number of updates of the seed that stops last. None without held-out rows.
         """
         curve = [point for point in self.curves[arm] if point.held_out is not None]
         if not curve:
             return None
-        errors = np.array([point.held_out for point in curve], np.float64)  # None is nan
+        errors = np.array([point.held_out for point in curve], np.float64)  # None becomes NaN
         chosen = [curve[int(np.argmin(np.where(np.isnan(own), np.inf, own)))] for own in errors.T]
 
         def each(name: str) -> Any:
@@ -261,16 +265,16 @@ class Result:
         for arm, curve in self.curves.items():
             points = {"final": self.final(arm), "best": self.best(arm), "stopped": self.stopped(arm)}
             arms[arm] = {name: None if point is None else point.to_json(self.unit) for name, point in points.items()}
-            if points["stopped"] is None:  # as in results of earlier versions
+            if points["stopped"] is None:  # results of earlier versions do not have this key
                 del arms[arm]["stopped"]
             arms[arm]["curve"] = [point.to_json(self.unit) for point in curve]
-        told = {self.unit: self.updates, "seconds": self.seconds, "seconds_of": self.seconds_of}
-        told |= {f"{self.unit}_per_second": self.updates_per_second, "diverged": self.diverged, "origin": self.origin}
-        return told | {"arms": arms}
+        plain = {self.unit: self.updates, "seconds": self.seconds, "seconds_of": self.seconds_of}
+        plain |= {f"{self.unit}_per_second": self.updates_per_second, "diverged": self.diverged, "origin": self.origin}
+        return plain | {"arms": arms}
 
     @classmethod
     def after(cls, updates: int, path: Path) -> Result | None:
-        """The result at `path` if it is that of a run of `updates` or more; None otherwise."""
+        """Read the result at `path`. Return None if there is none, or if its run has fewer than `updates` updates."""
         found = cls.read(path) if path.exists() else None
         return None if found is None or found.updates < updates else found
 

@@ -1,4 +1,4 @@
-"""What agents are trained on: real rows, and sources of other rows, in the shares of each arm."""
+"""The data that agents are trained on: real rows, sources of other rows, and their shares in every arm's batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SYNTHETIC = "synthetic"
 
 
 def check_ratio(ratio: float | None, mixing: bool) -> None:
-    """Refuse a share of synthetic rows that is none, or that is given although there are no such rows."""
+    """Raise an error if `ratio` is not in [0, 1], or if it is given although there are only real rows."""
     if ratio is not None and not mixing:
         raise ConfigError("--ratio mixes real rows with others: give --synthetic or --augment too")
     if ratio is not None and not 0 <= ratio <= 1:
@@ -45,50 +45,51 @@ def check_ratio(ratio: float | None, mixing: bool) -> None:
 
 
 def agent_guide(file: Path, model: Synthesizer, strength: float = 1.0, std: float | None = None) -> Guide:
-    """A guide of a model's rows to the actions of the agents in a file, which take turns."""
+    """Return a guide that moves a model's rows towards the actions of the agents in a file. The agents take turns."""
     policy, layout = load_policy(file, model.device), model.layout
     policy.check_sizes(layout.field_widths["observation"], layout.field_widths["action"])
     return policy_guide(policy, strength, std=std)
 
 
 class Source(Protocol):
-    """Rows that may have to be made first."""
+    """A source of rows. Some sources generate their rows only when they are needed."""
 
     def check(self, real: Transitions) -> None:
-        """Raise an error if the rows do not fit the real ones, before any work."""
+        """Raise an error if the rows do not fit the real rows. This is called before any work."""
 
     def description(self) -> dict[str, Any]:
-        """What the rows depend on."""
+        """Return everything that the rows depend on."""
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
-        """The rows. `file` is for rows that are better kept than made again; None keeps nothing."""
+        """Return the rows. A source may keep them in `file` if generating them again takes long. None: no file."""
 
 
 def _check_body(synthetic: str | None, real: str | None) -> None:
-    """Warn, and do not refuse: other environments may have the same columns, and names are only names."""
+    """Warn if synthetic and real rows have different environments. It is no error: their columns may be the same."""
     bodies = [re.sub(r"-v\d+$", "", name.rpartition(":")[2].lower()) for name in (synthetic, real) if name]
     if len(set(bodies)) == 2:
-        log.warning("the synthetic rows are of %s, the real rows of %s: is that intended?", synthetic, real)
+        log.warning("the synthetic rows are of %s, but the real rows are of %s: is that intended?", synthetic, real)
 
 
 @dataclass(frozen=True)
 class Given:
-    """Rows in memory."""
+    """Rows that are already in memory."""
 
     given: Transitions
 
     def check(self, real: Transitions) -> None:
         for name in ("observation", "action"):
-            here, there = getattr(self.given, name).shape[1:], getattr(real, name).shape[1:]
-            if here != there:
-                raise DataError(f"the synthetic rows have {name}s of shape {here}, the real ones of shape {there}")
+            found, expected = getattr(self.given, name).shape[1:], getattr(real, name).shape[1:]
+            if found != expected:
+                shapes = f"{name}s of shape {found}, but the real rows have shape {expected}"
+                raise DataError(f"the synthetic rows have {shapes}")
         _check_body(self.given.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
         return {"rows": fingerprint(self.given)}
 
     def size(self) -> int:
-        """Bytes that the rows take."""
+        """Return the size of the rows in bytes."""
         return sum(array.nbytes for array in self.given.arrays().values())
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
@@ -97,7 +98,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows of a file, which are read when they are needed."""
+    """Rows in a file. They are read when they are needed."""
 
     file: Path
 
@@ -113,14 +114,14 @@ class Stored:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Rows that a saved model samples."""
+    """Rows that are sampled from a saved model."""
 
     model: Path
     samples: int
     seed: int = 0
     device: str = "auto"
     policy: Path | None = None
-    """The file of agents whose actions the rows have."""
+    """File of agents that guide the actions of the rows. None: no guidance."""
     strength: float = 1.0
     std: float | None = None
 
@@ -129,8 +130,8 @@ class Sampled:
         whole_seed(self.seed)
         model = self._load()
         self._guide(model)
-        first = real[:1]  # the next line raises an error if the model has other columns
-        model.layout.pack_fields({name: getattr(first, name) for name in ROW_FIELDS})
+        first = real[:1]
+        model.layout.pack_fields({name: getattr(first, name) for name in ROW_FIELDS})  # checks that columns are equal
         _check_body(model.layout.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
@@ -140,16 +141,16 @@ class Sampled:
         return own | {"policy": digest_of(self.policy), "strength": self.strength, "std": self.std}
 
     def size(self) -> int:
-        """Bytes that the rows take, roughly: four for a number."""
+        """Return the approximate size of the rows in bytes: four bytes per number."""
         return 4 * self.samples * len(self._load().layout.names)
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
         model = self._load()
-        asked: Any = {"seed": self.seed, "guide": self._guide(model), "progress": progress}
+        options: Any = {"seed": self.seed, "guide": self._guide(model), "progress": progress}
         if file is None:
-            return model.sample(self.samples, **asked)
+            return model.sample(self.samples, **options)
         if not file.exists():
-            model.sample_to(file, self.samples, **asked)
+            model.sample_to(file, self.samples, **options)
         return formats.read(file)
 
     def _guide(self, model: Synthesizer) -> Guide | None:
@@ -163,9 +164,9 @@ class Sampled:
 class Generated:
     """Rows of a generator ("diffusion", "tvae", "ctgan" or "mbpo") that is first fitted on `real`.
 
-    All sources with the same data and options share a folder of `store`, also at the same time. Of a diffusion model
-    only the model is kept: sampling the same rows again is fast, and a file of them is 100 times as large. The others
-    cannot be saved, so their rows are kept.
+    All sources with the same data and options share a folder in `store`, also if they work at the same time. Of a
+    diffusion model only the model is saved: sampling the rows again is fast, and a file of rows is 100 times as large.
+    The other generators cannot be saved, so their rows are saved.
     """
 
     generator: str
@@ -188,10 +189,10 @@ class Generated:
     def rows(
         self, file: Path | None, progress: Progress, guide: Callable[[Synthesizer], Guide] | None = None
     ) -> Transitions:
-        """The rows; those of a diffusion model can have a guide, which may depend on the model."""
+        """Return the rows. `guide` returns a guide for a diffusion model."""
         maker = Maker(self.real, self.plan, progress)
         wanted = {"data": fingerprint(self.real), **self.description()}
-        if self.generator == "diffusion":  # one model for any number of rows, and for any share and guidance
+        if self.generator == "diffusion":  # the model does not depend on number of rows, relevant share and guidance
             del wanted["samples"]
             if "relevant" in wanted:
                 wanted["relevant"] = wanted["relevant"]["relevance"]
@@ -206,7 +207,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Augmented:
-    """Real rows, drawn with replacement, with noise."""
+    """Real rows that are drawn with replacement, with noise."""
 
     kind: str
     real: Transitions
@@ -229,14 +230,15 @@ class Augmented:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What the arms of a run learn from. They share the real rows, whose mean and std scale all observations."""
+    """The data that the arms of a run learn from. All arms scale observations by mean and std of the real rows."""
 
     real: Transitions
     others: dict[str, Source] = field(default_factory=dict)
+    """Sources of other rows, by name."""
     arms: dict[str, dict[str, float]] = field(default_factory=lambda: {REAL: {REAL: 1.0}})
-    """For each arm, the share of every batch that comes from each kind of rows."""
+    """For each arm, the shares of every batch that come from the real rows and from each source."""
     held_out: Transitions | None = None
-    """Real rows that no arm learns from, in which the critics' TD error is measured."""
+    """Real rows that no arm learns from. The critics' TD error is measured on them."""
 
     def __post_init__(self) -> None:
         space = self.real.action_space or ()
@@ -253,38 +255,41 @@ class TrainingData:
 
     @classmethod
     def mixed(cls, real: Transitions, synthetic: Source | None = None, ratio: float | None = None) -> TrainingData:
-        """One arm: real rows, or synthetic rows, or both; `ratio` is the share of synthetic rows in every batch."""
+        """Return data with one arm, which learns from real rows, synthetic rows, or both.
+
+        `ratio` is the share of synthetic rows in every batch. Default: 1.
+        """
         check_ratio(ratio, mixing=synthetic is not None)
         if synthetic is None:
             return cls(real)
         share = 1.0 if ratio is None else ratio
         if share == 0:
-            synthetic.check(real)  # as every other share would
+            synthetic.check(real)  # other shares are checked in __post_init__
             return cls(real)
         shares = {name: part for name, part in ((SYNTHETIC, share), (REAL, 1 - share)) if part}
         return cls(real, {SYNTHETIC: synthetic}, {SYNTHETIC if share == 1 else "mixed": shares})
 
     def over_steps(self, n: int, discount: float) -> TrainingData:
-        """The same data as n-step rows, from which generators learn too."""
+        """Return the data as n-step rows. Generators are also fitted on n-step rows."""
         if n == 1:
             return self
         if self.held_out is not None:
-            raise ConfigError("holdout measures one-step TD errors: leave --holdout or --n-step out")
+            raise ConfigError("--holdout measures one-step TD errors: leave --holdout or --n-step out")
         real = n_step_rows(self.real, n, discount, whole=True)
         return replace(self, real=real, others={name: _made_from(real, one) for name, one in self.others.items()})
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the `tables`, in the same order."""
+        """Names of the tables that `tables` returns, in the same order."""
         return (REAL, *self.others, *([] if self.held_out is None else ["held out"]))
 
     def agent_arms(self) -> list[Arm]:
-        """The arms, with the indices of their `tables`."""
+        """Return the arms, with the indices of their tables in `tables`."""
         place = {name: index for index, name in enumerate(self.names)}
         return [Arm(tuple(place[name] for name in shares), tuple(shares.values())) for shares in self.arms.values()]
 
     def tables(self, folder: Path, progress: Progress) -> list[Transitions]:
-        """The real rows and those of all sources, which may keep files in `folder`."""
+        """Return the real rows, the rows of all sources, and the held-out rows. Sources may keep files in `folder`."""
         made = [source.rows(folder / f"{name}.npz", progress) for name, source in self.others.items()]
         return [self.real, *made, *([] if self.held_out is None else [self.held_out])]
 
@@ -296,7 +301,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Rewarded:
-    """The rows of another source, with the rewards changed as `dataset` changes its own for the algorithm."""
+    """The rows of another source with changed rewards, in the way in which `dataset` changes them for the algorithm."""
 
     source: Source
     dataset: Dataset
@@ -314,14 +319,14 @@ class Rewarded:
 
 
 def rewarded(source: Source, dataset: Dataset, algorithm: str) -> Source:
-    """The source with the rewards that the algorithm wants on the data set."""
+    """Return the source with the rewards that the algorithm needs on this data set."""
     return Rewarded(source, dataset, algorithm) if algorithm in dataset.rewards else source
 
 
 def _made_from(real: Transitions, source: Source) -> Source:
-    """The source, made from n-step rows."""
+    """Return the source with a generator that is fitted on the n-step rows `real`."""
     if isinstance(source, Rewarded):
-        return _made_from(real, source.source)  # `real` has the changed rewards already
+        return _made_from(real, source.source)  # the rewards of `real` are already changed
     if isinstance(source, Augmented | Generated):
         return replace(source, real=real)
-    raise ConfigError("n_step needs synthetic rows of the n-step rows of the data: leave --n-step or --synthetic out")
+    raise ConfigError("n_step is not possible with saved synthetic rows or models: leave --n-step or --synthetic out")

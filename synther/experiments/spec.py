@@ -1,8 +1,8 @@
-"""A run, described once: plain data that converts to and from JSON, and that any machine can execute.
+"""The description of a run (its spec) as plain data that converts to and from JSON. Any machine can execute it.
 
-In the folder of a run, `run.json` is the spec, `provenance.json` says where its data came from here, and `training/`
-holds what the training leaves behind. Other runs are refused there, except for one with more updates or steps, which
-extends the first.
+The folder of a run contains `run.json` (the spec), `provenance.json` (where the data came from on this machine) and
+`training/` (the files of the training). A run with another spec is refused in this folder. The only exception is a run
+with more updates or steps, which extends the first one.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROVENANCE = "provenance.json"
-"""File with the origin of the data and the command."""
+"""File with the origin of the data, and the command."""
 
 Training = Callable[[Path, Progress], object]
-"""Trains in a folder."""
+"""A function that trains in a folder."""
 Fitted = tuple[tuple[str, ...], "Generator", dict[str, Any]]
-"""A diffusion model of a finished run: its place in the spec, its description, and the settings it was fitted with."""
+"""A diffusion model of a finished run: its place in the spec, its description, and the settings of its fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """Where agents train, and trackers. This and all classes called `...Options` are options of the command line."""
+    """Device and trackers. The fields of this class, and of all classes `...Options`, are command-line options."""
 
     device: str = "auto"
     """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
@@ -56,12 +56,12 @@ class Tracked:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedOptions(Tracked):
-    """Agents that train together."""
+    """How many agents train together, and their seeds."""
 
     seeds: int = 6
-    """Agents that train at once and differ only in their seed."""
+    """Number of agents that train at the same time. They differ only in their seed."""
     seed: int = 0
-    """The first seed; the same seed on the same machine gives the same result."""
+    """The first seed. The same seed on the same machine gives the same result."""
 
     @property
     def all_seeds(self) -> range:
@@ -70,16 +70,16 @@ class SeedOptions(Tracked):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(SeedOptions):
-    """Agents that are evaluated while they train."""
+    """How agents are evaluated while they train, and options that all trainings share."""
 
     workers: int | None = None
-    """Processes that play episodes. Default: all cores but one."""
+    """Number of processes that play episodes. Default: all cores but one."""
     precision: Literal["auto", "float32", "tf32"] = "auto"
     """Precision of the agents: auto is tf32 on a GPU and float32 on a CPU."""
     evaluate_every: int = 5_000
-    """Updates, or steps of an online run, between two evaluations; the last one is always evaluated."""
+    """Updates (online: steps) between two evaluations. The agents are always evaluated after the last one."""
     n_step: int = 1
-    """Steps of a target: the rewards of so many steps, and the critics' value of the state after them."""
+    """Steps of an n-step target: rewards of n steps, plus the critics' value of the state after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,13 @@ class OfflineOptions(EvaluationOptions):
     env_id: str | None = None
     """The environment, if the data does not name it."""
     env_options: dict[str, Any] | None = None
-    """Arguments of gymnasium.make, instead of those of the data: '{"max_episode_steps": 500}'."""
+    """Arguments of gymnasium.make instead of those in the data, for example '{"max_episode_steps": 500}'."""
     episodes: int | None = None
-    """Episodes of each seed and evaluation. Default: 10, in mazes 100."""
+    """Episodes of each seed per evaluation. Default: 10, in mazes 100."""
     fraction: float | None = None
     """Use a random fraction of the real rows."""
     holdout: float = 0.0
-    """Keep this share of the real rows from the agents, and tell what early stopping by the TD error in it reaches."""
+    """Hold out this share of the real rows, and report the score of early stopping by the TD error on these rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class OnlineOptions(EvaluationOptions):
     checkpoint_every: int = 10_000
     """Steps between two checkpoints. All environments are reset at a checkpoint."""
     keep_every: int | None = None
-    """Also keep the agents of every so many steps, a multiple of the above, as OUT/kept/STEPS.safetensors."""
+    """Also keep the agents every KEEP_EVERY steps, a multiple of --checkpoint-every, as OUT/kept/STEPS.safetensors."""
     episodes: int = 10
     """Episodes that each seed plays in an evaluation."""
 
@@ -122,16 +122,17 @@ _RELEVANCE = ("reward", "return", "curiosity", "td_error")
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceOptions:
-    """Which rows to ask a generator for, where not all are alike."""
+    """Which kind of rows generators sample."""
 
     relevance: str | None = None
-    """With --synthetic: make rows like the most relevant real ones, by reward, return, curiosity or td_error."""
+    """With --synthetic: sample rows like the most relevant real rows, by reward, return, curiosity or td_error."""
     relevant: float = 0.25
     """With --relevance: the share of the real rows that count as relevant."""
     guidance: float = 2.0
-    """With --relevance: 1 is as in the relevant rows, more exaggerates."""
+    """With --relevance: strength of the guidance. 1: as in the relevant rows; above 1: exaggerated."""
 
     def wanted(self) -> Relevant | None:
+        """Return the condition for relevant rows, or None for rows like all real rows."""
         if self.relevance is None:
             return None
         from synther.conditions import Relevant
@@ -139,17 +140,18 @@ class GuidanceOptions:
         return Relevant(self.relevance, self.relevant, self.guidance)
 
     def check_guidance(self) -> None:
-        """Refuse what no model can be asked for."""
+        """Raise an error for options that are not possible."""
         right = self.relevance in (None, *_RELEVANCE) and 0 < self.relevant < 1 and 0 <= self.guidance < math.inf
-        if not right:  # says what is wrong, and imports PyTorch, for which a list of experiments need not wait
-            self.wanted()
+        if not right:  # only then, because this imports PyTorch, which takes seconds
+            self.wanted()  # raises the error
 
 
 _LATER = {"policy": None, "copies": False, "refresh": "fixed"}
+"""Options that older run folders do not have, and their defaults."""
 
 
 def used(options: Any) -> Any:
-    """Leave out options that older run folders do not have, unless they are used."""
+    """Drop options that older run folders do not have if they have their default. Other options stay."""
     if not isinstance(options, dict):
         return options
     unused = {name for name, default in _LATER.items() if options.get(name, ...) == default}
@@ -160,18 +162,18 @@ def used(options: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshOptions(GuidanceOptions):
-    """How often generators are fitted on the experience so far, and how their rows are used."""
+    """How often generators are fitted on the experience so far, and how the agents use their rows."""
 
     ratio: float = 0.5
     """With --synthetic: the share of synthetic rows in every batch."""
     refresh: Literal["fixed", "auto"] = "fixed"
-    """With --synthetic: auto refreshes when new rows are unlike earlier ones, after 0.2 to 2 times --refresh-every."""
+    """With --synthetic: auto refreshes when new rows differ from earlier ones, after 0.2 to 2 times --refresh-every."""
     refresh_every: int = 10_000
-    """With --synthetic: steps after which models are fitted again and all synthetic rows are replaced."""
+    """With --synthetic: steps between two refreshes, which fit the models again and replace all synthetic rows."""
     refit: Literal["warm", "scratch"] = "warm"
-    """warm: from the weights of the previous fit, with early stopping. scratch: as in the paper."""
+    """warm: start from the weights of the previous fit, with early stopping. scratch: as in the paper."""
     copies: bool = False
-    """With --synthetic: real rows drawn again in place of generated ones, as a control of what a generator adds."""
+    """With --synthetic: use real rows, drawn with replacement, instead of synthetic rows. A control experiment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,32 +181,32 @@ class PixelOptions(Tracked):
     """How long pixel agents train on frames or on latents, and how they are evaluated."""
 
     updates: int = 550_000
-    """Updates of every seed. The default is V-D4RL's. K and M suffixes are accepted."""
+    """Updates of every seed. The default is that of V-D4RL. K and M suffixes are accepted."""
     measure_every: int = 10_000
-    """Updates between two lines of the log; the last update always has one."""
+    """Updates between two lines of the log. The last update always has a line."""
     episodes: int = 10
     """Episodes that each seed plays after the training."""
     workers: int | None = None
-    """Processes that play episodes. Default: all cores."""
+    """Number of processes that play episodes. Default: all cores."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs find what they need, and how they work here."""
+    """Folders, files and hardware of this machine, which runs use but do not depend on."""
 
     store: Path
     """Folder of fitted generators, which all runs share."""
     data: Path | None = None
     """Folder of data sets."""
     policies: Path | None = None
-    """File of policies that data sets can be rolled out with."""
+    """File of policies from which data sets can be collected."""
     device: str = "auto"
     workers: int | None = None
     command: str = ""
-    """The command line, for the record."""
+    """The command line. It is stored in `provenance.json`."""
 
     def read(self, name: str, progress: Progress, seed: int = 0) -> Dataset:
-        """A data set. Its origin does not have the path of the data folder on this machine."""
+        """Read a data set. Its origin does not contain the path of the data folder on this machine."""
         from synther import datasets
 
         found = datasets.read(name, data=self.data, policies=self.policies, seed=seed, progress=progress)
@@ -213,56 +215,56 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeOptions:
-    """Changes to a run; None changes nothing."""
+    """Changes to the runs of an experiment. None changes nothing."""
 
     updates: int | None = None
     """Updates (online: steps) of every seed, instead of the experiment's number. K and M suffixes are accepted."""
     seeds: int | None = None
-    """Seeds of every run, instead of the experiment's number."""
+    """Number of seeds of every run, instead of the experiment's number."""
     evaluate_every: int | None = None
     """Updates (online: steps) between two evaluations, instead of the experiment's number."""
     samples: int | None = None
-    """Maximum number of synthetic rows of each source; of pixel runs, the number itself."""
+    """Maximum number of synthetic rows of each source. For pixel runs: the exact number."""
     preset: str | None = None
-    """How diffusion models are fitted and sampled, instead of the experiment's preset."""
+    """Preset of the diffusion models, instead of the experiment's preset."""
     fit_steps: int | None = None
-    """Maximum number of steps for each fit of a diffusion model; of pixel runs, the number itself."""
+    """Maximum number of steps of each fit of a diffusion model. For pixel runs: the exact number."""
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of the options `names` that are not None."""
+        """Return the options among `names` that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds", "keep_every"}
-"""Options that may differ between machines: `run.json` does not contain them."""
+"""Options that may differ between machines. `run.json` does not contain them."""
 _RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
 _RARELY_SET |= {"measure_every", "n_step", "holdout"}
-"""Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
+"""Options that `run.json` contains only if they differ from the default, because earlier versions did not have them."""
 
 
 class RunSpec(ABC):
-    """A run as plain data; each kind is a frozen dataclass of its own."""
+    """A run as plain data. Each kind of run is a frozen dataclass."""
 
     shown: ClassVar[Literal["scores", "returns"]] = "scores"
-    """What tables show."""
+    """The number that tables show."""
     is_training: ClassVar[bool] = True
-    """Whether its result is that of agents; otherwise it is a dict of numbers."""
+    """Whether the run trains agents. Otherwise its result is a dict of numbers."""
 
     name: str
     """The name of the run and of its folder."""
 
     @property
     def data_set(self) -> str | None:
-        """The name of the data it learns from; None for online runs."""
+        """The name of the data that the agents learn from. None for online runs."""
         return None
 
     @property
     def growth(self) -> Growth | None:
-        """What may be increased to extend the run."""
+        """The option that may be increased to extend the run, or None."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `run.json`: the options that the result depends on."""
+        """Return the content of `run.json`: all options that the result depends on."""
         rarely = {option.name: option.default for option in fields(self) if option.name in _RARELY_SET}  # type: ignore[arg-type]
         return {
             name: value
@@ -276,36 +278,43 @@ class RunSpec(ABC):
         return found
 
     def changed(self, changes: ChangeOptions) -> RunSpec:
+        """Return a copy with the changes."""
         return self
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
-        """Train in `folder`, or resume there."""
+        """Train in `folder`, or resume the training there."""
         run = RunFolder(folder, growth=self.growth)
-        run.check(self.to_json())  # before the data is read, which may take long
+        run.check(self.to_json())  # before reading the data, which may take long
         provenance, train = self.prepared(place, progress)
         if not run.begun:
             run.claim(self.to_json())
         write_object(folder / PROVENANCE, {"command": place.command, **provenance})
         train(folder, progress)
-        run.claim(self.to_json())  # a run that was extended is this one from here on
+        run.claim(self.to_json())  # the spec of an extended run replaces the shorter one
 
     @abstractmethod
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        """The provenance of the data, and a function that trains on it. Missing data leaves no folder behind."""
+        """Read the data, and return its provenance and a function that trains on it.
+
+        This happens before the folder is created. If data is missing, no folder is left behind.
+        """
 
     def result(self, folder: Path) -> Path:
-        """The file that exists when the run is finished."""
+        """Return the path of the file that exists when the run is finished."""
         return folder / "training" / "result.json"
 
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
-        """The diffusion models of a finished run; `done` is its `run.json`."""
+        """Yield the diffusion models of a finished run. `done` is the content of its `run.json`."""
         return iter(())
 
 
 def execute_all(
     specs: Sequence[RunSpec], folder: Path, place: Place, *, parallel: int = 1, **how: Any
 ) -> list[Outcome]:
-    """Execute each run in its own folder in `folder`, `parallel` at once. `how` goes to `engines.run_all`."""
+    """Execute each run in its own subfolder of `folder`, `parallel` runs at a time.
+
+    `how` are further arguments of `engines.run_all`.
+    """
     from synther import compute
     from synther.engines import run_all
 
@@ -317,7 +326,7 @@ def execute_all(
 
 @dataclass(frozen=True)
 class _Task:
-    """A run as a task of an engine."""
+    """A run as a task for an engine."""
 
     name: str
     spec: RunSpec
@@ -327,26 +336,26 @@ class _Task:
         self.spec.execute(folder, self.place, progress)
 
     def done(self, folder: Path) -> bool:
-        """Whether exactly this run is done. Another run in this folder is refused by `execute`."""
+        """Return whether exactly this run is finished in `folder`. `execute` refuses another run there."""
         return self.spec.result(folder).exists() and same(read_object(folder / "run.json"), self.spec.to_json())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
-    """A diffusion model: a preset, and changes to it."""
+    """Description of a diffusion model: a preset, and changes to it."""
 
     preset: str = "paper"
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Options of parts of the preset: {"fit": {"steps": 1000}}."""
+    """Changed options, by part of the preset: {"fit": {"steps": 1000}}."""
 
     def __post_init__(self) -> None:
-        check_one_of("preset", self.preset, PRESETS)  # `auto` depends on the machine, so it is refused
+        check_one_of("preset", self.preset, PRESETS)  # refuses `auto`, which depends on the machine
 
     def settings(self) -> Settings:
         return PRESETS[self.preset].changed(**self.changes)
 
     def with_preset(self, changes: ChangeOptions) -> Self:
-        """A copy with another preset, and at most as many steps of fitting."""
+        """Return a copy with the preset and the maximum number of fit steps of `changes`."""
         own = replace(self, preset=changes.preset or self.preset)
         settings, most = own.settings(), changes.fit_steps
         if most is None or most >= settings.fit.steps:
@@ -357,18 +366,21 @@ class Generator:
 
 @dataclass(frozen=True)
 class PolicyGuidance:
-    """Rows with the actions of agents like those of the run, which are trained first (Jackson et al. 2024)."""
+    """Guidance of synthetic rows towards the actions of agents (Jackson et al. 2024).
+
+    The agents have the algorithm of the run and are trained before it.
+    """
 
     strength: float = 1.0
-    """From 0, the actions of the data, to 1, those of the agents."""
+    """From 0 (the actions of the data) to 1 (the actions of the agents)."""
     std: float = 0.1
-    """Standard deviation of actions about those of the agents. The default is TD3's noise for exploration."""
+    """Std of the actions around those of the agents. The default is the exploration noise of TD3."""
     updates: int = 500_000
-    """Of the agents that are trained first."""
+    """Updates of these agents."""
     seeds: int = 4
-    """Number of these agents. Each has the same share of the rows."""
+    """Number of these agents. Each guides the same share of the rows."""
     learns_from: Literal["real", "synthetic"] = "synthetic"
-    """The rows that these agents learn from; synthetic ones are those of the same recipe, without guidance."""
+    """Rows that these agents learn from: real rows, or synthetic rows of the same recipe without guidance."""
 
     def __post_init__(self) -> None:
         check_least(self, updates=1, seeds=1)
@@ -388,34 +400,35 @@ class Recipe(GuidanceOptions, Generator):
     """A source of synthetic rows."""
 
     generator: str = "diffusion"
-    """diffusion, tvae, ctgan, mbpo, or one of the augmentations."""
+    """diffusion, tvae, ctgan, mbpo, or the name of an augmentation."""
     samples: int | None = 5_000_000
-    """Default of None: as many as there are real rows, but not more than `most`."""
+    """Number of rows. None: as many as there are real rows, but not more than `most`."""
     most: int | None = None
     trials: int = 0
-    """Number of settings of TVAE and CTGAN that are tried beside their defaults."""
+    """Number of hyperparameter settings of TVAE and CTGAN that are tried in addition to the defaults."""
     policy: PolicyGuidance | None = None
-    """None draws the actions of the data."""
+    """Guidance of the actions. None: actions like those of the data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, samples=1, most=1)
         self.check_guidance()
         if self.relevance == "td_error":
-            raise ConfigError("relevance td_error is that of agents in training: offline, choose another one")
+            raise ConfigError("relevance td_error needs agents that are training: choose another one for offline runs")
         if (self.relevance, self.policy) != (None, None) and self.generator != "diffusion":
-            what = "relevant rows, or those of a policy"
-            raise ConfigError(f"only diffusion models can be asked for {what}, got generator {self.generator!r}")
+            raise ConfigError(f"relevance and policy are only for the generator 'diffusion', got {self.generator!r}")
 
     def changed(self, changes: ChangeOptions) -> Recipe:
-        own, asked = self, changes.samples
-        if asked is not None:
-            own = replace(self, most=asked) if self.samples is None else replace(self, samples=min(asked, self.samples))
+        """Return a copy with the changes. The number of samples is only reduced, never increased."""
+        own, most = self, changes.samples
+        if most is not None:
+            own = replace(self, most=most) if self.samples is None else replace(self, samples=min(most, self.samples))
         if self.policy is not None:
             own = replace(own, policy=self.policy.changed(changes))
         return own.with_preset(changes) if self.generator == "diffusion" else own
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:
+        """Return the source of synthetic rows that is fitted on the `real` rows."""
         from synther.compare import generators
         from synther.experiments.sources import Augmented, Generated
 

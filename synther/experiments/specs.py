@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def _training_of(folder: Path) -> dict[str, Any]:
-    """The description of the training in the folder of a run; empty if it has not begun."""
+    """Return the description of the training in the folder of a run. It is empty if the training has not begun."""
     described = folder / "training" / "run.json"
     return read_object(described) if described.exists() else {}
 
@@ -48,18 +48,19 @@ def _training_of(folder: Path) -> dict[str, Any]:
 class OfflineRun(OfflineOptions, RunSpec):
     """One training: all arms and all seeds of an algorithm on a data set.
 
-    `train_to` takes rows that are already in memory. It does not read `data`, `arms`, `sources` and `fraction`.
+    `train_to` gets rows that are already in memory and ignores `data`, `arms`, `sources` and `fraction`.
     """
 
     name: str = ""
     data: str = ""
-    """A name that `datasets.read` knows."""
+    """Name of a data set that `datasets.read` knows."""
     algorithm: str = "td3_bc"
     arms: dict[str, dict[str, float]] = field(default_factory=dict)
-    """For each arm, the share of every batch that comes from the real rows and from each source."""
+    """For each arm, the shares of every batch that come from the real rows and from each source."""
     sources: dict[str, Recipe] = field(default_factory=dict)
+    """Sources of synthetic rows, by name."""
     agent: dict[str, Any] = field(default_factory=dict)
-    """Options of the algorithm that differ from those of the data set and from its defaults."""
+    """Options of the algorithm that differ from those of the data set and from the defaults."""
     evaluate: bool = True
     checkpoint_seconds: float = 30.0
     """Minimum time between two checkpoints."""
@@ -67,11 +68,12 @@ class OfflineRun(OfflineOptions, RunSpec):
     def __post_init__(self) -> None:
         check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1, n_step=1)
         if not 0 <= self.holdout < 1:
-            raise ConfigError(f"holdout, a share of the real rows, must lie in [0, 1), got {self.holdout}")
+            raise ConfigError(f"holdout is a share of the real rows and must lie in [0, 1), got {self.holdout}")
         check_env_options(self.env_options or {})
 
     @property
     def config(self) -> AgentConfig:
+        """The options of the algorithm. Unknown options raise an error."""
         from synther.agents.agent import ALGORITHMS
 
         check_one_of("algorithm", self.algorithm, ALGORITHMS.names())
@@ -79,7 +81,7 @@ class OfflineRun(OfflineOptions, RunSpec):
         return config
 
     def on(self, dataset: Dataset) -> OfflineRun:
-        """A copy in which options that are not set are those of the data set."""
+        """Return a copy in which options that are not set have the values of the data set."""
         agent = {**dataset.agent.get(self.algorithm, {}), **self.agent}
         return replace(self, agent=agent, episodes=dataset.episodes if self.episodes is None else self.episodes)
 
@@ -102,7 +104,7 @@ class OfflineRun(OfflineOptions, RunSpec):
         material = material_of(self, dataset, place)
         run = replace(self.on(dataset), env_id=dataset.env_id, env_options=dataset.env_options)
         run = replace(run, workers=place.workers, device=place.device)
-        run.config  # noqa: B018  # which refuses unknown options before there is a folder
+        run.config  # noqa: B018  # raises an error for unknown options, before a folder is created
         provenance = {"data": dataset.origin, "rows": len(material.real)}
         return provenance, lambda folder, progress: train_to(run, material, folder / "training", progress=progress)
 
@@ -115,11 +117,14 @@ class OfflineRun(OfflineOptions, RunSpec):
 
 @dataclass(frozen=True)
 class Synthetic(RefreshOptions, Generator):
-    """A generator of each seed's own rows, fitted again as they come in. The defaults are the paper's."""
+    """Generators for online replay: one for each seed, fitted again on the seed's experience at every refresh.
+
+    The defaults are the paper's, except for `preset` and `refit`.
+    """
 
     preset: str = "best"
     samples: int = 1_000_000
-    """Synthetic rows of each seed."""
+    """Number of synthetic rows of each seed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,20 +132,24 @@ class Synthetic(RefreshOptions, Generator):
         check_one_of("refit", self.refit, ("warm", "scratch"))
         check_one_of("refresh", self.refresh, ("fixed", "auto"))
         if self.copies and self.refresh == "auto":
-            raise ConfigError("copies need no generator that could drift: leave --refresh auto or --copies out")
+            raise ConfigError("--copies fits no generator, --refresh auto needs one: leave one of these options out")
         if self.refresh == "auto" and self.settings().fit.holdout == 0:
-            raise ConfigError("--refresh auto is decided by held-out rows, and fit.holdout is 0: set it above 0")
+            raise ConfigError("--refresh auto needs held-out rows, but fit.holdout is 0: set it above 0")
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
         if self.copies and self.relevance is not None:
-            raise ConfigError("copies are of all real rows: leave --relevance or --copies out")
+            raise ConfigError(
+                "--copies draws from all real rows, not from relevant rows: leave --relevance or --copies out"
+            )
         self.check_guidance()
         if self.settings().fit.minutes is not None:
-            raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
+            raise ConfigError(
+                "with fit.minutes, results would depend on the speed of the machine: set fit.steps instead"
+            )
 
     @property
     def look_every(self) -> int:
-        """Steps between two times at which generators may be fitted. See replay/adapting.py."""
+        """Number of steps after which generators may be fitted again. See replay/adapting.py."""
         return self.refresh_every if self.refresh == "fixed" else max(1, self.refresh_every // 5)
 
     def changed(self, changes: ChangeOptions) -> Self:
@@ -155,30 +164,32 @@ class Synthetic(RefreshOptions, Generator):
 
 @dataclass(frozen=True)
 class SyntheticLatents(Synthetic):
-    """A generator of each seed's own latents, fitted again as frames come in and the encoder learns.
+    """Generators for latents: one for each seed, fitted again at every refresh, because the encoder learns meanwhile.
 
-    After every refresh the heads alone learn from real and synthetic latents. Then all latents are dropped, so that no
+    After a refresh, only the heads learn from real and synthetic latents. Then all latents are dropped, so that no
     latent is older than the encoder.
     """
 
     samples: int = 250_000
     updates: int = 5_000
-    """Updates of the heads after every refresh."""
+    """Updates of the heads after a refresh."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.updates < 1:
             raise ConfigError(f"updates, of the heads after a refresh, must be at least 1, got {self.updates}")
         if self.refresh == "auto":
-            raise ConfigError("--refresh auto is for agents that see states: latents change with their encoder anyway")
+            raise ConfigError(
+                "--refresh auto is not possible for pixel agents, because latents change with the encoder"
+            )
 
 
 @dataclass(frozen=True)
 class OnlineRun(OnlineOptions, RunSpec):
-    """One training: all seeds of an agent in one environment. A step is one decision: no action is repeated.
+    """One online training: all seeds of an agent in one environment. A step is one decision, no action is repeated.
 
-    A segment ends every `checkpoint_every` steps and at every refresh. There all environments start over, whether the
-    run is stopped there or not, so that resuming needs no state of a simulator.
+    A segment ends after every `checkpoint_every` steps and at every refresh. All environments are reset there, so that
+    a run can be resumed without the state of a simulator. They are also reset if the run is not stopped.
     """
 
     shown = "returns"
@@ -188,15 +199,15 @@ class OnlineRun(OnlineOptions, RunSpec):
     utd: int = 1
     """Updates of the critics for each step."""
     synthetic: Synthetic | None = None
-    """None learns from real rows alone."""
+    """Options of synthetic replay. None: the agents learn only from real rows."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not its defaults."""
     capacity: int = 1_000_000
-    """Real rows of each seed that are kept."""
+    """Largest number of real rows that each seed keeps."""
     env_options: dict[str, Any] | None = None
-    """Passed to `gymnasium.make`."""
+    """Arguments of `gymnasium.make`."""
     prior: str | None = None
-    """Earlier data, a name that `datasets.read` knows: half of the real rows of every batch are drawn from it."""
+    """Name of earlier data that `datasets.read` knows. Half of the real rows of every batch come from it."""
 
     def __post_init__(self) -> None:
         check_least(self, utd=1, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
@@ -216,6 +227,7 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     @property
     def config(self) -> Any:
+        """The options of the algorithm. Unknown options raise an error."""
         from synther.agents.learner import ONLINE_AGENTS
 
         check_one_of("agent", self.algorithm, ONLINE_AGENTS.names())
@@ -223,27 +235,31 @@ class OnlineRun(OnlineOptions, RunSpec):
         return with_options(self.algorithm, default, self.agent, "utd")
 
     def is_refreshed(self, step: int) -> bool:
-        """Whether generators are fitted after `step` steps, or may be. Rows after the last step would not be used."""
+        """Return whether generators are fitted after `step` steps (with `refresh` "auto": may be fitted).
+
+        There is no refresh after the last step, because its rows would not be used.
+        """
         return self.synthetic is not None and 0 < step < self.steps and step % self.synthetic.look_every == 0
 
     def doubts(self) -> Iterator[str]:
-        """Warnings about settings that make sense only in a trial."""
+        """Yield warnings about settings that make sense only for a short test."""
         if self.learning_starts >= self.steps:
             begins = f"learning starts after {self.learning_starts:,} steps (--learning-starts)"
-            yield f"nothing is learned: {begins}, and there are {self.steps:,}"
+            yield f"nothing is learned: {begins}, but the run has {self.steps:,}"
         if self.synthetic is not None:
             every, look_every = self.synthetic.refresh_every, self.synthetic.look_every
             last = (self.steps - 1) // look_every * look_every
             if last < every or not self.is_refreshed(last):
-                yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
+                period = f"a refresh is due every {every:,} steps (--refresh-every)"
+                yield f"no generator is fitted: {period}, but the run has {self.steps:,}"
 
     def segment_after(self, step: int) -> int:
-        """The end of the segment that begins after `step` steps."""
+        """Return the last step of the segment that begins after `step` steps."""
         every = [self.checkpoint_every, *([] if self.synthetic is None else [self.synthetic.look_every])]
         return min(self.steps, *((step // length + 1) * length for length in every))
 
     def segments_until(self, step: int) -> list[int]:
-        """Ends of the segments up to a step that is one of them."""
+        """Return the last steps of all segments up to `step`, which must be the end of a segment."""
         ends, end = [], 0
         while end < step:
             end = self.segment_after(end)
@@ -252,12 +268,15 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     @property
     def growth(self) -> Growth:
-        """A run can be extended if a segment ends where it ended: there the environments start over."""
+        """`steps` may be increased, if a segment of the longer run ends where the shorter run ended.
+
+        The environments are reset there.
+        """
         why = f"a run can be extended from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
         return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
 
     def description(self) -> dict[str, Any]:
-        """The options that the result of the training depends on."""
+        """Return the options that the result of the training depends on."""
         names = ("env_id", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
         own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
         upsampling = None if self.synthetic is None else self.synthetic.description()
@@ -275,7 +294,7 @@ class OnlineRun(OnlineOptions, RunSpec):
         from synther.experiments.online import train_to
 
         run = replace(self, workers=place.workers, device=place.device)
-        run.config  # noqa: B018  # which refuses unknown options before there is a folder
+        run.config  # noqa: B018  # raises an error for unknown options, before a folder is created
         with opened(self.env_id):
             pass
         prior = None if self.prior is None else place.read(self.prior, progress)
@@ -290,14 +309,14 @@ class OnlineRun(OnlineOptions, RunSpec):
 
 
 _LONG = 1_000
-"""Steps, of which no agent learns from so many at a time. To find out how many it is imports PyTorch."""
+"""Number of steps that is larger than `nstep` of any agent. Reading the default of `nstep` would import PyTorch."""
 
 
 @dataclass(frozen=True)
 class OnlinePixelRun(OnlineRun):
-    """One training of pixel agents. The defaults are DrQ-v2's.
+    """One online training of pixel agents. The defaults are those of DrQ-v2.
 
-    A step is one decision in the environment of every seed, whose action is repeated `repeat` times.
+    A step is one decision in the environment of every seed. Its action is repeated `repeat` times.
     """
 
     algorithm: str = "drq_v2"
@@ -306,12 +325,13 @@ class OnlinePixelRun(OnlineRun):
     evaluate_every: int = field(default=10_000, kw_only=True)
     precision: Literal["auto", "float32", "tf32", "bf16"] = field(default="auto", kw_only=True)  # type: ignore[assignment]
     update_every: int = 2
-    """Steps for one update."""
+    """Number of steps for each update."""
     repeat: int = REPEAT
+    """Number of times that each action is repeated."""
     size: int = SIZE
-    """Pixels of a side of the frames."""
+    """Width and height of the frames in pixels."""
     shadow_size: int | None = None
-    """Width of the shadow map; None is the task's own."""
+    """Width of the shadow map. None: the value of the task."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -320,28 +340,30 @@ class OnlinePixelRun(OnlineRun):
         if self.shadow_size is not None:
             check_shadow_size(self.shadow_size)
         shortest = min(self.learning_starts, self.segment_after(0))
-        is_asked = shortest < _LONG or "nstep" in self.agent
-        if is_asked and shortest < (nstep := self.config.nstep) < self.steps:
+        is_checked = shortest < _LONG or "nstep" in self.agent
+        if is_checked and shortest < (nstep := self.config.nstep) < self.steps:
             named = "learning_starts, checkpoint_every and refresh_every"
             raise ConfigError(f"agent.nstep is {nstep}: {named} must be at least that")
         if self.env_options or self.utd != 1 or self.n_step != 1:
-            raise ConfigError("pixel agents take no env_options, no utd and no n_step; their own option is agent.nstep")
+            raise ConfigError("pixel agents have no env_options, utd and n_step: leave them out, or set agent.nstep")
 
     @property
     def config(self) -> Any:
+        """The options of DrQ-v2. Unknown options raise an error."""
         from synther.agents.drq_v2 import DrQv2Config
 
         return with_options(self.algorithm, DrQv2Config(), self.agent)
 
     def is_refreshed(self, step: int) -> bool:
-        """Nor are generators fitted before the encoder has begun to learn."""
+        """Return whether generators are fitted after `step` steps. The encoder must have begun to learn."""
         return step > self.learning_starts and super().is_refreshed(step)
 
     @property
     def frames(self) -> int:
-        """Frames, resets included, for which there is room: for all of them if episodes have twenty decisions or more.
+        """Capacity of the store of frames, which include the frames of resets.
 
-        Only there is a run that was extended the same as one that was as long from the start.
+        All frames fit if episodes have at least twenty decisions. Only then does an extended run give the same result
+        as a run that had this length from the start.
         """
         return min(self.capacity, self.steps + self.steps // 20 + len(self.segments_until(self.steps)))
 
@@ -354,45 +376,45 @@ PixelAlgorithm = Literal["drq_bc", "bc"]
 Features = Literal["both", "actor", "critic"]
 
 STAGE_ONE = "stage-one"
-"""The arm, and the folder, of the agent that was trained on frames."""
+"""Name of the arm and the folder of the agents that are trained on frames."""
 
 
 @dataclass(frozen=True)
 class Retraining:
-    """An arm whose heads are retrained on latents."""
+    """An arm of heads that are retrained on latents."""
 
     features: Features = "both"
-    """Trunk whose outputs are the latents: actor, critic, or both. BC has only an actor."""
+    """The trunk that computes the latents: actor, critic, or both. BC has only an actor."""
     recipe: Recipe | None = None
-    """Source of synthetic latents; None is real latents."""
+    """Source of synthetic latents. None: real latents."""
     ratio: float = 1.0
-    """Share of synthetic latents in every batch; the others are real."""
+    """Share of synthetic latents in every batch. The others are real."""
     shifts: int = 1
-    """Random shifts with which each decision is encoded."""
+    """Number of random shifts with which each decision is encoded."""
     pairs: bool = False
-    """Generate latents and actions alone, which is all that BC learns from."""
+    """Generate only latents and actions, because BC learns from nothing else."""
 
     def __post_init__(self) -> None:
         check_one_of("features", self.features, get_args(Features))
         if not 0 < self.ratio <= 1 or self.shifts < 0:
             raise ConfigError(f"expected a ratio in (0, 1] and no negative shifts, got {self.ratio} and {self.shifts}")
         if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
-            raise ConfigError("latents are made by diffusion, with a number of samples: got another recipe")
+            raise ConfigError("a recipe for latents needs the generator 'diffusion' and a number of samples")
         if self.pairs and self.features != "actor":
-            raise ConfigError(f"pairs are enough for the heads of BC, which has actor features: got {self.features}")
+            raise ConfigError(f"pairs are only for heads of BC, which have the features 'actor', got {self.features!r}")
 
     @property
     def latents(self) -> str:
-        """Names the latents: arms that have it in common share them."""
+        """Name of the latents. Arms with the same name share them."""
         return f"{self.features}-{self.shifts}"
 
     @property
     def models(self) -> tuple[Any, ...] | None:
-        """Identifies the models: arms that have it in common share them."""
+        """Key of the fitted models. Arms with the same key share them."""
         return None if self.recipe is None else (self.latents, self.pairs, self.recipe.settings())
 
     def changed(self, changes: ChangeOptions) -> Retraining:
-        """A number of samples or steps is taken as given: each arm has the same, unlike the sources of rows."""
+        """Return a copy with the changes. Numbers of samples and fit steps are set, and not only reduced."""
         if self.recipe is None:
             return self
         recipe = self.recipe.changed(replace(changes, samples=None, fit_steps=None))
@@ -406,19 +428,19 @@ class Retraining:
 
 @dataclass(frozen=True)
 class PixelRun(PixelOptions, SeedOptions, RunSpec):
-    """One pixel agent, all seeds at once, and its heads retrained on other latents.
+    """Offline training of pixel agents, all seeds at once, and retraining of their heads on latents.
 
-    `pixels.train_to` takes frames that are already in memory. It does not read `task`, `level`, `arms`, `episodes`.
+    `pixels.train_to` gets frames that are already in memory and ignores `task`, `level`, `arms` and `episodes`.
     """
 
     name: str = ""
     task: str = ""
-    """A task of the dm_control suite: walker-walk."""
+    """A task of the dm_control suite, for example walker-walk."""
     level: str = ""
-    """The level of the data: medium."""
+    """The level of the data, for example medium."""
     algorithm: PixelAlgorithm = "drq_bc"
     arms: dict[str, Retraining] = field(default_factory=dict)
-    """Arms that are retrained on latents, by name; the agent of stage one is an arm, too."""
+    """Arms of retrained heads, by name. The agents of stage one are an arm, too, but not in this dict."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not its defaults."""
     env_id: str | None = None
@@ -431,7 +453,7 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         check_one_of("agent", self.algorithm, get_args(PixelAlgorithm))
         check_least(self, updates=1, seeds=1, seed=0, episodes=1, measure_every=1, workers=1)
         if STAGE_ONE in self.arms:
-            raise ConfigError(f"the arm {STAGE_ONE} is the agent of frames: rename the arm of heads")
+            raise ConfigError(f"the name {STAGE_ONE!r} is reserved for agents trained on frames: rename the arm")
 
     @property
     def data_set(self) -> str:
@@ -439,22 +461,25 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
 
     @property
     def config(self) -> PixelConfig:
+        """The options of the algorithm. Unknown options raise an error."""
         from synther.pixels.agent import PIXEL_ALGORITHMS
 
         default = PIXEL_ALGORITHMS[self.algorithm][0]()
-        # The noise of actions falls over the same share of the updates as in V-D4RL.
+        # The exploration noise decreases over the same share of the updates as in V-D4RL.
         decay = max(1, round(default.stddev_updates * self.updates / PixelOptions.updates))
         config: PixelConfig = with_options(self.algorithm, default, {"stddev_updates": decay, **self.agent})
         return config
 
     def changed(self, changes: ChangeOptions) -> PixelRun:
         if changes.evaluate_every is not None:
-            raise ConfigError(f"{self.name} is evaluated only at its end: leave --evaluate-every out")
+            raise ConfigError(
+                f"{self.name} is a pixel run, which is evaluated only at its end: leave --evaluate-every out"
+            )
         arms = {name: arm.changed(changes) for name, arm in self.arms.items()}
         return replace(self, **changes.given("updates", "seeds"), arms=arms)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
-        """Train in `folder`, or resume there, then evaluate."""
+        """Train in `folder`, or resume the training there. Then evaluate all arms."""
         from synther.experiments.evaluation import evaluate, why_not
         from synther.experiments.pixels import is_trained
 
@@ -464,7 +489,9 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
             super().execute(folder, place, progress)
         why = why_not(folder / STAGE_ONE)
         if why is not None:
-            raise SyntherError(f"trained, not evaluated: run the same command where frames can be drawn ({why})")
+            raise SyntherError(
+                f"the agents are trained, but not evaluated: run the same command where frames can be drawn ({why})"
+            )
         how: dict[str, Any] = {"episodes": self.episodes, "workers": place.workers, "progress": progress}
         found = {arm: evaluate(folder / arm, **how) for arm in arms}
         write_object(self.result(folder), _together(found).to_json())
@@ -482,19 +509,19 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         from synther.pixels import files
 
         run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
-        run.config  # noqa: B018  # which refuses unknown options before there is a folder
+        run.config  # noqa: B018  # raises an error for unknown options, before a folder is created
         source = files.frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
-        # The path of the data folder on this machine is left out of the record.
+        # The record does not contain the path of the data folder on this machine.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}{earned(frames)}"
         recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
-        meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
-        told = {"data": origin, "rows": len(frames), "generators": meant}
-        return told, lambda folder, progress: train_arms(run, frames, folder, progress)
+        settings = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
+        provenance = {"data": origin, "rows": len(frames), "generators": settings}
+        return provenance, lambda folder, progress: train_arms(run, frames, folder, progress)
 
 
 def _together(found: Mapping[str, Result]) -> Result:
-    """One result with all arms."""
+    """Combine the results of all arms."""
     first = found[STAGE_ONE]
     return replace(
         first,

@@ -1,4 +1,4 @@
-"""The paper's experiments and our own, by name. Experiments share runs of the same name, which are trained once."""
+"""All experiments by name: the paper's and our own. Experiments share runs of the same name, which are trained once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _ALL = (
     offline.regularisation, offline.variants, offline.guided_offline,
     online.regularisation_online, online.guided,
 )  # fmt: skip
-"""The paper's in its order, then our own."""
+"""The paper's experiments in the order of the paper, followed by our own."""
 
 EXPERIMENTS: dict[str, Experiment] = {found.name: found for found in (describe() for describe in _ALL)}
 
 
 def find(name: str) -> Experiment:
+    """Return the experiment of this name. An unknown name raises an error."""
     check_one_of("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]

@@ -1,4 +1,4 @@
-"""Pictures of an experiment: final scores as bars or lines, probabilities of improvement, learning curves."""
+"""Draw the pictures of an experiment: final scores as bars or lines, probabilities of improvement, learning curves."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from synther.plots import curves, statistics
 from synther.plots.curves import Bar, Curve
 
 _ARMS = 8
-"""The most arms that one picture can show."""
+"""Largest number of arms that one picture can show."""
 
 
 class _Picture(NamedTuple):
     name: str
-    """Of its file, without a suffix."""
+    """Name of the file, without suffix."""
     draw: Callable[..., None]
-    """draw(path, note=...)"""
+    """A function that draws the picture, called as draw(path, note=...)."""
     departed: bool
-    """Whether it shows a run that differs from the experiment's settings."""
+    """Whether the picture shows a run that differs from the experiment's settings."""
 
 
 def draw(table: Table, out: Path) -> list[Path]:
-    """Draw the results so far into `out`; returns the files."""
+    """Draw the results so far into the folder `out`, and return the files."""
     files = []
     for picture in (*_bars(table), *_lines(table), *_statistics(table), *_curves(table)):
         files.append(out / f"{picture.name}.png")
@@ -87,7 +87,11 @@ def _statistics(table: Table) -> Iterator[_Picture]:
 
 
 def _curves(table: Table) -> Iterator[_Picture]:
-    """Online, one picture per row with a curve per column. Otherwise one per run, or several if it has many arms."""
+    """Yield the learning curves.
+
+    For online experiments there is one picture per row, with a curve per column. For others there is one picture per
+    run, or several if the run has many arms.
+    """
     if table.experiment.is_online:
         for row, cells in table.experiment.table.items():
             done = {
@@ -110,7 +114,7 @@ def _curves(table: Table) -> Iterator[_Picture]:
 
 
 def _drawable(points: Mapping[str, Sequence[EvalPoint]], kind: Literal["scores", "returns"]) -> dict[str, Curve]:
-    """Curves over the seeds that never diverged, without those with fewer than two evaluations."""
+    """Return the learning curves over the seeds that never diverged. Curves with fewer than two points are dropped."""
     drawn = {}
     for name, evaluations in points.items():
         found = [getattr(point, kind) for point in evaluations]

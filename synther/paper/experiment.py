@@ -1,4 +1,4 @@
-"""An experiment as data: its runs, and a table whose cells show an arm of a run beside the paper's figure."""
+"""An experiment as data: its runs, and a table. A cell of the table is an arm of a run, with the paper's figure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ARM_TITLES = {
 }
 
 STOPPED = " stopped early"
-"""After the name of an arm: each seed where its TD error in held-out rows was least."""
+"""Suffix of the name of an arm: the arm's figures with early stopping, see `Result.stopped`."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A published number."""
+    """A published number, with its std if there is one."""
 
     mean: float
     std: float | None = None
@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm of a run, shown as its final score or, online, its final return."""
+    """An arm of a run. The table shows its final score, or its final return in online experiments."""
 
     run: str
     arm: str
@@ -50,23 +50,27 @@ class Cell:
 
 
 Rows = dict[str, dict[str, Cell]]
-"""Row to column to cell; a column may be missing from a row."""
+"""Cells by row and column. A column may be missing in a row."""
 
 Contrast = tuple[str, str]
+"""Two columns that are compared."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """A row with the mean of other rows' means and of their standard deviations, as in the paper."""
+    """A row with the mean of other rows' means, and with the mean of their stds, as in the paper."""
 
     name: str
     rows: tuple[str, ...]
     paper: dict[str, Figure]
-    """By column."""
+    """The paper's figures by column."""
 
     @classmethod
     def of(cls, name: str, rows: Iterable[str], printed: Mapping[str, Sequence[Pair]]) -> Average:
-        """`printed` has, by algorithm, the figures of original data, SynthER and, if given, half of each."""
+        """Create the row from the paper's figures.
+
+        `printed` has, by algorithm, the figures of original data, of SynthER and, optionally, of half of each.
+        """
         kinds = ORIGINAL, SYNTHER, HALF
         paper = {
             f"{TITLES.get(title, title)} {kind}": Figure(*pair)
@@ -78,11 +82,11 @@ class Average:
 
 @dataclass(frozen=True)
 class Lines:
-    """A line plot of columns over rows that stand for numbers: fractions of the data, or sampled rows."""
+    """A line plot of columns over rows that have a number: a fraction of the data, or a number of sampled rows."""
 
     title: str
     places: dict[str, float]
-    """Row of the table to its number."""
+    """The number of each row of the table."""
     columns: tuple[str, ...]
     unit: Literal["share", "rows"] = "share"
 
@@ -91,24 +95,25 @@ class Lines:
 class Experiment:
     name: str
     label: str
-    """LaTeX label of the table or figure in the paper; "" for our own experiments."""
+    """LaTeX label of the table or figure in the paper. Empty for our own experiments."""
     about: str
+    """Short description, used as the title."""
     jobs: tuple[RunSpec, ...]
     table: Rows
     averages: tuple[Average, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
     """Pairs of columns that are compared over all tasks."""
     bars: Literal["rows", "columns"] | None = None
-    """What the groups of the bar chart are; None: no bar chart."""
+    """Whether the groups of the bar chart are rows or columns. None: no bar chart."""
     lines: tuple[Lines, ...] = ()
     remarks: tuple[str, ...] = ()
     """Notes below the table."""
     pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Runs of other seeds that cells show as one, by the name that the cells give."""
+    """Groups of runs with different seeds that the table shows as one run, by the name of this run in the cells."""
     primary: tuple[Contrast, ...] = ()
-    """Pairs of columns whose runs are compared seed by seed. They answer the question of the experiment."""
+    """Pairs of columns that are compared seed by seed, and that answer the question of the experiment."""
     secondary: tuple[Contrast, ...] = ()
-    """More of these."""
+    """Further pairs of columns that are compared seed by seed."""
 
     @property
     def columns(self) -> list[str]:
@@ -116,16 +121,16 @@ class Experiment:
 
     @property
     def is_online(self) -> bool:
-        """Whether agents learn while they act: tables then show returns after environment steps."""
+        """Whether agents learn while they act. Then tables show returns after environment steps."""
         return any(job.shown == "returns" for job in self.jobs)
 
     def chosen(self, only: Sequence[str]) -> list[RunSpec]:
-        """The jobs whose names contain one of these texts; all jobs if there are none."""
+        """Return the jobs with a name that contains one of the texts `only`, or all jobs if there are no texts."""
         return [job for job in self.jobs if not only or any(text in job.name for text in only)]
 
 
 def cells_of(run: OfflineRun | PixelRun, printed: Sequence[Pair] = (), title: str = "") -> dict[str, Cell]:
-    """A column per arm; `printed` has the paper's figures of original data and of SynthER."""
+    """Return the cells of a run, one column per arm. `printed` has the paper's figures of original data and SynthER."""
     known = dict(zip((ORIGINAL, SYNTHER), printed, strict=False))
     cells = {}
     for arm in (STAGE_ONE, *run.arms) if isinstance(run, PixelRun) else run.arms:
@@ -138,7 +143,7 @@ def cells_of(run: OfflineRun | PixelRun, printed: Sequence[Pair] = (), title: st
 def rows_by_data(
     runs: Iterable[OfflineRun | PixelRun], printed: Mapping[str, Mapping[str, Sequence[Pair]]] | None = None
 ) -> Rows:
-    """A row per data set; `printed` has the paper's figures by data set and algorithm."""
+    """Return a table with one row per data set. `printed` has the paper's figures by data set and algorithm."""
     table: Rows = {}
     for run in runs:
         figures = (printed or {}).get(run.data_set, {}).get(run.algorithm, ())
@@ -147,5 +152,6 @@ def rows_by_data(
 
 
 def contrasts_of(algorithms: Iterable[str], one: str = SYNTHER, other: str = ORIGINAL) -> tuple[Contrast, ...]:
+    """Return for each algorithm the pair of columns for two kinds of data."""
     titles = [TITLES.get(name, name) for name in algorithms]
     return tuple((f"{title} {one}", f"{title} {other}") for title in titles)

@@ -1,4 +1,4 @@
-"""Results of finished runs: final scores, differences from the experiment's settings, table cells, comparisons."""
+"""Read finished runs and compare them: final scores, differences from the experiment's settings, table cells."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from synther.presets import Settings
 
 Shown = Literal["scores", "returns"]
 Values = dict[str, tuple[float | None, ...]]
-"""For each arm, one number per seed; None if the seed diverged."""
+"""For each arm one number per seed, or None if the seed diverged."""
 
 OLDER = "an older version"
-"""Marks a difference in a preset's settings."""
+"""Marks a difference that comes from an older version of a preset."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The best evaluation of a run by its mean over the seeds."""
+    """The evaluation of a run with the highest mean over the seeds."""
 
     mean: float
     updates: int
@@ -42,18 +42,19 @@ class Finding:
     """A finished job."""
 
     values: Values
-    """Final scores or, online, final returns."""
+    """Final scores, or final returns in online experiments."""
     departures: tuple[Difference, ...] = ()
-    """Differences from the job that the experiment describes."""
+    """Differences between the finished run and the experiment's description of it."""
     facts: dict[str, Any] = field(default_factory=dict)
+    """The content of `provenance.json`."""
     result: Result | None = None
-    """None for jobs that train nothing."""
+    """None for jobs that do not train agents."""
     shown: Shown = "scores"
     sources: dict[str, set[str]] = field(default_factory=dict)
     """For each arm, the sources of its training data."""
 
     def departed(self, arm: str) -> bool:
-        """Whether a difference affects the arm: one in a source affects only arms that use the source."""
+        """Return whether a difference affects the arm. A difference in a source affects only arms with this source."""
         arm = arm.removesuffix(STOPPED)
         concerned = {"sources": self.sources.get(arm, set()), "arms": {arm}}
         places = [departure.place for departure in self.departures]
@@ -61,14 +62,14 @@ class Finding:
 
     @property
     def scores(self) -> Values:
-        """Final scores, with which tasks are aggregated."""
+        """The final scores. They are used where several tasks are combined."""
         return self.values if self.result is None else _finals(self.result, "scores")
 
     def _curve(self, arm: str) -> tuple[EvalPoint, ...]:
         return () if self.result is None else self.result.curves.get(arm, ())
 
     def peak(self, arm: str) -> Peak | None:
-        """None if the arm was evaluated only once."""
+        """Return the best evaluation of an arm, or None if it was evaluated only once."""
         best = None if len(self._curve(arm)) < 2 or self.result is None else self.result.best(arm)
         if best is None:
             return None
@@ -76,7 +77,7 @@ class Finding:
         return None if spread is None else Peak(spread.mean, best.updates)
 
     def late(self, arm: str) -> MeanStd | None:
-        """The mean over the second half of the evaluations: None if there are fewer than two in it."""
+        """Return the mean over the second half of the evaluations, or None if this half has fewer than two."""
         curve = self._curve(arm)
         half = [getattr(point, self.shown) for point in curve[len(curve) // 2 :]]
         if len(half) < 2 or None in half:
@@ -85,7 +86,7 @@ class Finding:
 
 
 def finished(experiment: Experiment, runs: Path) -> dict[str, Finding]:
-    """The finished jobs in the folder `runs`, by name."""
+    """Return the finished jobs in the folder `runs`, by name."""
     found = {job.name: _finding(job, runs / job.name) for job in experiment.jobs}
     return {name: finding for name, finding in found.items() if finding is not None}
 
@@ -98,11 +99,11 @@ def _finding(job: RunSpec, folder: Path) -> Finding | None:
         content.pop("evaluate_every", None)  # does not change the final evaluation
     every, defaults = list(differences(done, wanted)), Settings().to_json()
     for place, generator, then in job.generators(done, folder):
-        # Options that were added later had their default; options that were removed count as a difference.
+        # Options that were added after the run had their default. Options that were removed count as a difference.
         completed = {part: {**defaults.get(part, {}), **then.get(part, {})} for part in {**defaults, **then}}
         if any(differences(completed, generator.settings().to_json())):
             every.append(Difference((*place, generator.preset), OLDER, None))
-    departures = tuple(sorted(every, key=lambda departure: len(departure.place)))  # the most general ones first
+    departures = tuple(sorted(every, key=lambda departure: len(departure.place)))  # most general first
     if not job.is_training:
         numbers = read_object(job.result(folder), dict[str, float])
         return Finding({arm: (value,) for arm, value in numbers.items()}, departures)
@@ -112,7 +113,10 @@ def _finding(job: RunSpec, folder: Path) -> Finding | None:
 
 
 def pooled(experiment: Experiment, found: Mapping[str, Finding]) -> dict[str, Finding]:
-    """The finished runs that belong to no pool, and each pool whose runs are finished as one run with all seeds."""
+    """Return the finished runs, with the runs of a pool combined to one run with all their seeds.
+
+    Runs of a pool that is not finished are dropped.
+    """
     members = {run for runs in experiment.pools.values() for run in runs}
     shown = {name: run for name, run in found.items() if name not in members}
     for name, names in experiment.pools.items():
@@ -126,7 +130,7 @@ def pooled(experiment: Experiment, found: Mapping[str, Finding]) -> dict[str, Fi
 
 
 def _finals(result: Result, shown: Shown) -> Values:
-    """Scores are known only for environments with reference returns."""
+    """Return the final scores or returns of all arms. Arms have no scores if no reference returns are known."""
     points = {arm: curve[-1] for arm, curve in result.curves.items() if curve}
     stopped = {f"{arm}{STOPPED}": result.stopped(arm) for arm in points}
     points |= {name: point for name, point in stopped.items() if point is not None}
@@ -135,7 +139,7 @@ def _finals(result: Result, shown: Shown) -> Values:
 
 
 def described(departure: Difference) -> str:
-    """`updates 20 instead of 1,000,000`"""
+    """Format a difference, for example as `updates 20 instead of 1,000,000`."""
     if departure.found == OLDER:
         return f"{'.'.join(departure.place[:-1])} created with {OLDER} of preset {departure.place[-1]}"
     found, wanted = (
@@ -147,20 +151,20 @@ def described(departure: Difference) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A table cell; without numbers if its run is not finished or all seeds diverged."""
+    """The content of a table cell. It has no numbers if its run is not finished or all seeds diverged."""
 
     paper: Figure | None = None
     mean: float | None = None
     std: float | None = None
-    """None for a single seed and for jobs that train nothing."""
+    """None for a single seed, and for jobs that do not train agents."""
     seeds: int = 0
-    """Seeds that did not diverge."""
+    """Number of seeds that did not diverge."""
     diverged: int = 0
     departed: bool = False
-    """Whether the run differs from the experiment's settings, such as in its number of updates."""
+    """Whether the run differs from the experiment's settings, for example in its number of updates."""
     peak: Peak | None = None
     late: MeanStd | None = None
-    """Over the second half of the evaluations."""
+    """Mean and std over the second half of the evaluations."""
 
     def __str__(self) -> str:
         nothing = "diverged" if self.diverged else "-"
@@ -169,6 +173,7 @@ class Entry:
 
 
 def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
+    """Return the content of a cell."""
     finding = found.get(cell.run)
     values = None if finding is None else finding.values.get(cell.arm)
     if finding is None or values is None:
@@ -183,7 +188,7 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
 
 
 def average(wanted: Average, column: str, entries: Mapping[str, Mapping[str, Entry]]) -> Entry:
-    """Over the rows that have the column; empty until all of them are finished."""
+    """Return the mean over all rows that have the column. It is empty until all of them are finished."""
     cells = [entries[row][column] for row in wanted.rows if column in entries[row]]
     paper = wanted.paper.get(column)
     means = [cell.mean for cell in cells if cell.mean is not None]
@@ -197,7 +202,7 @@ def average(wanted: Average, column: str, entries: Mapping[str, Mapping[str, Ent
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two columns over the tasks that are finished in both."""
+    """A comparison of two columns, over all tasks that are finished in both."""
 
     one: str
     other: str
@@ -210,7 +215,7 @@ class Comparison:
     departed: bool = False
     """Whether one of the runs differs from the experiment's settings."""
     without: tuple[str, ...] = ()
-    """Tasks on which all seeds of one column diverged."""
+    """Excluded tasks, on which all seeds of one column diverged."""
 
     def __str__(self) -> str:
         lost = f" Excludes {', '.join(self.without)}, where all seeds of one column diverged." if self.without else ""
@@ -223,7 +228,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """All columns over the tasks that are finished in all of them."""
+    """Aggregated scores of all columns, over the tasks that are finished in all columns."""
 
     tasks: int
     seeds: int
@@ -249,7 +254,7 @@ def _interval(found: Interval, digits: int = 1) -> str:
 
 
 def comparison(columns: tuple[str, str], experiment: Experiment, found: Mapping[str, Finding]) -> Comparison | None:
-    """None with fewer than two finished tasks or fewer than two seeds."""
+    """Compare two columns. Return None if there are fewer than two finished tasks or fewer than two seeds."""
     shared = _shared(columns, experiment, found)
     (one, other), (seeds, tasks) = shared.scores, shared.scores[0].shape
     if min(seeds, tasks) < 2:
@@ -261,17 +266,17 @@ def comparison(columns: tuple[str, str], experiment: Experiment, found: Mapping[
 
 @dataclass(frozen=True)
 class Paired:
-    """Two columns, compared seed by seed: the same seed has the same agent of stage one in both."""
+    """A comparison of two columns seed by seed. The same seed has the same agent of stage one in both columns."""
 
     row: str
-    """Or "all data sets": the mean over the rows that have it."""
+    """Name of the row, or "all data sets": the mean over all rows with both columns."""
     one: str
     other: str
     primary: bool
     seeds: int
-    """Pairs of runs in all."""
+    """Number of pairs of runs."""
     difference: Interval
-    """Of scores, with a 95 % interval."""
+    """Mean difference of the scores, with its 95 % interval."""
     departed: bool = False
     """Whether one of the runs differs from the experiment's settings."""
 
@@ -285,7 +290,7 @@ class Paired:
 
 
 def paired_differences(experiment: Experiment, found: Mapping[str, Finding]) -> list[Paired]:
-    """Of every row that has both columns, with two seeds or more, and of all these rows together."""
+    """Return the paired differences of all rows with both columns and at least two seeds, and of these rows together."""
     made = []
     for contrast in (*experiment.primary, *experiment.secondary):
         primary, rows, departed = contrast in experiment.primary, [], False
@@ -305,7 +310,10 @@ def paired_differences(experiment: Experiment, found: Mapping[str, Finding]) -> 
 
 
 def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
-    """None where `comparison` is None too. Leaves out columns with no finished run."""
+    """Return the aggregated scores of all columns that have a finished run.
+
+    None if there are fewer than two finished tasks or fewer than two seeds.
+    """
     rows = experiment.table.values()
     begun = [name for name in experiment.columns if any(_scores(row[name], found) for row in rows if name in row)]
     shared = _shared(begun, experiment, found)
@@ -316,9 +324,10 @@ def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | N
 
 class _Shared(NamedTuple):
     scores: list[NDArray[np.float64]]
-    """For each column (seeds, tasks): the tasks that all columns have finished, and as many seeds as all have."""
+    """For each column the scores (seeds, tasks) of tasks that are finished in all columns, with equal numbers of seeds."""
     departed: bool
     without: tuple[str, ...]
+    """Excluded tasks, on which all seeds of one column diverged."""
 
 
 def _shared(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> _Shared:
@@ -344,5 +353,5 @@ def _scores(cell: Cell, found: Mapping[str, Finding]) -> list[float]:
 
 
 def _values(cell: Cell, found: Mapping[str, Finding]) -> Sequence[float | None]:
-    """One score per seed, None for a seed that diverged; empty if the run is not finished or has no scores."""
+    """Return one score per seed, None for a seed that diverged. Empty if the run is not finished or has no scores."""
     return found[cell.run].scores.get(cell.arm, ()) if cell.run in found else ()

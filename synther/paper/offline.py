@@ -1,4 +1,4 @@
-"""Offline experiments: the paper's tables and figures, and our own on replay data and regenerated data sets."""
+"""Offline experiments: the paper's tables and figures, and our own on replay data and on data sets collected here."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ ALGORITHMS = ("td3_bc", "iql", "edac")
 FIRST_TWO = ("td3_bc", "iql")
 LARGER_NETWORK = {"width": 512, "depth": 3, "batch_size": 1024}
 WIDE = ("halfcheetah-medium-expert", "hopper-medium", "hopper-medium-expert")
-"""Data sets for which the paper's denoiser is twice as wide."""
+"""Data sets on which the paper's denoiser is twice as wide."""
 
 SUBSAMPLED = {
     "walker2d-medium-replay": (0.07, 0.15, 0.33, 0.66),
     "walker2d-medium": (0.02, 0.05, 0.1, 0.2),
     "walker2d-medium-expert": (0.01, 0.03, 0.05, 0.1),
 }
-"""The paper: from about 20K to 200K rows, including 3 % of medium-expert and 15 % of medium-replay."""
+"""Fractions of the data sets. In the paper they are from about 20K to 200K rows, with 3 % of medium-expert and 15 % of
+medium-replay among them."""
 
 MEDIUM = ("halfcheetah-medium", "walker2d-medium", "hopper-medium")
 MIXED = tuple(f"{env}-mixed" for env in ("halfcheetah", "walker2d", "hopper"))
 D4RL_SETS = {name: name.replace("-mixed", "-medium-replay") for name in (*MIXED, *MEDIUM)}
-"""The data sets of our own experiments to the D4RL sets of the same kind."""
+"""For each data set of our own experiments, the D4RL set of the same kind."""
 
 NOT_PRINTED = "The paper shows these results only as a figure, without numbers."
 D4RL_FIGURE = "The paper shows these results only as a figure, for D4RL's walker2d-medium-replay."
@@ -68,14 +69,14 @@ _BEST = Recipe(preset="best")
 
 
 def _paper(data: str, samples: int = 5_000_000) -> Recipe:
-    """The settings of the paper's appendix."""
+    """Return the recipe of the paper's appendix."""
     return Recipe(samples=samples, changes={"network": {"width": 2048}} if data in WIDE else {})
 
 
 def _run(
     data: str, algorithm: str, arms: Arms, recipe: Recipe | None = None, suffix: str = "", **more: Any
 ) -> OfflineRun:
-    """A run with the sources that its arms need; `recipe` (default: the paper's) generates the synthetic rows."""
+    """Return a run with the sources that its arms need. `recipe` makes the synthetic rows (default: the paper's)."""
     recipe = recipe or _paper(data)
     known = {"synthetic": recipe, "as_many": replace(recipe, samples=None)}
     known |= {name: Recipe(name, recipe.samples) for name in AUGMENTATIONS}
@@ -87,12 +88,12 @@ def _run(
 
 
 def _run_per_source(name: str, data: str, algorithm: str, sources: dict[str, Recipe], seeds: int = 8) -> OfflineRun:
-    """One arm for each source."""
+    """Return a run with one arm for each source."""
     return OfflineRun(name, data, algorithm, {source: {source: 1.0} for source in sources}, sources, seeds=seeds)
 
 
 def _rows_by_arm(runs: Iterable[OfflineRun]) -> Rows:
-    """A row per arm, a column per algorithm."""
+    """Return a table with one row per arm and one column per algorithm."""
     table: Rows = {}
     for run in runs:
         for arm in run.arms:
@@ -224,7 +225,7 @@ def rliable() -> Experiment:
 
 @dataclass(frozen=True)
 class Sizes(RunSpec):
-    """Counts the numbers in a data set and the parameters of the denoiser that the paper fits on it."""
+    """A job that counts the numbers in a data set, and the parameters of the paper's denoiser for it."""
 
     name: str
     data: str
@@ -282,13 +283,13 @@ def mixed_subsample() -> Experiment:
 def _own_data(
     name: str, about: str, runs: Sequence[OfflineRun], printed: Printed, contrasts: tuple[Contrast, ...]
 ) -> Experiment:
-    """A row per data set, with the paper's figures for the D4RL set of the same kind."""
+    """Return an experiment with one row per data set, and the paper's figures for the D4RL set of the same kind."""
     table = rows_by_data(runs, {own: printed[theirs] for own, theirs in D4RL_SETS.items()})
     return Experiment(name, "", about, tuple(runs), table, contrasts=contrasts, bars="rows", remarks=(OTHER_DATA,))
 
 
 def mixed_eval() -> Experiment:
-    """For the medium sets, the original data is that of the experiment `agents` and is not trained on again."""
+    """Return the experiment. For the medium sets, the runs on original data are those of the experiment `agents`."""
     generated = SYNTHETIC | MIXTURE
     runs: list[OfflineRun] = []
     for name in FIRST_TWO:
@@ -326,15 +327,15 @@ REGULARISED: dict[str, tuple[str, dict[str, Any]]] = {
     "weight decay": ("td3_bc", {"weight_decay": 0.01}),
     "ReBRAC": ("rebrac", {}),
 }
-"""What may help agents to learn from few rows, by column: an algorithm and its options."""
+"""Regularisations that may help agents to learn from few rows, by column: an algorithm and its options."""
 
 
 def _pooled(
     name: str, about: str, pools: Iterable[OfflineRun], generators: int, table: Rows, contrasts: Sequence[Contrast] = ()
 ) -> Experiment:
-    """An experiment in which each run is a pool of runs, one with each of so many generators.
+    """Return an experiment in which each run of `pools` is replaced by several runs, each with its own generator.
 
-    Each generator serves other seeds, so that what it happens to learn is part of the spread.
+    The runs of a pool have different seeds. So the spread over the seeds includes the randomness of the generators.
     """
     runs = {
         pool.name: [replace(pool, name=f"{pool.name}-{n + 1}", seed=n * pool.seeds) for n in range(generators)]
@@ -370,7 +371,7 @@ VARIANTS: dict[str, Recipe] = {
     "instant": Recipe(preset="instant"),
     "paper": Recipe(preset="paper"),
 }
-"""Ways to fit and to draw, by row."""
+"""Recipes with different fits and samplers, by row."""
 
 
 def variants() -> Experiment:
@@ -384,28 +385,28 @@ def variants() -> Experiment:
     return _pooled("variants", about, [replace(run, updates=500_000) for run in runs.values()], 4, table)
 
 
-_LESS = replace(_BEST, samples=1_000_000)
-ASKED: dict[str, Recipe] = {
-    SYNTHER: _LESS,
-    "no guidance": replace(_LESS, relevance="reward", guidance=0.0),
-    "reward": replace(_LESS, relevance="reward", guidance=1.0),
-    "return": replace(_LESS, relevance="return", guidance=1.0),
-    "policy": replace(_LESS, policy=PolicyGuidance()),
-    "policy, strength 0.5": replace(_LESS, policy=PolicyGuidance(strength=0.5)),
+_FEWER = replace(_BEST, samples=1_000_000)
+GUIDED: dict[str, Recipe] = {
+    SYNTHER: _FEWER,
+    "no guidance": replace(_FEWER, relevance="reward", guidance=0.0),
+    "reward": replace(_FEWER, relevance="reward", guidance=1.0),
+    "return": replace(_FEWER, relevance="return", guidance=1.0),
+    "policy": replace(_FEWER, policy=PolicyGuidance()),
+    "policy, strength 0.5": replace(_FEWER, policy=PolicyGuidance(strength=0.5)),
 }
-"""What generators are asked for, by column. The second has the network of the next two, and is asked for nothing.
-Policies are those of agents like the others, which have learned from SynthER's plain rows."""
+"""Recipes with different guidance, by column. "no guidance" has a network with a condition, as "reward" and "return"
+have, but samples without guidance. The policies are agents of the same algorithm that learned from SynthER's rows."""
 HALVES = {"half reward": "reward", "half return": "return"}
-"""Columns whose agents see as many plain rows as rows that were asked for."""
+"""Columns with agents that learn from as many rows without guidance as rows with guidance."""
 
 
 def guided_offline() -> Experiment:
-    """Rows of a part of the data are no whole episodes, so that their returns are not known."""
+    """Return the experiment. A random part of the data has no whole episodes, so it has no column "return"."""
     runs: list[OfflineRun] = []
     table: Rows = {}
     parts: dict[str, dict[str, float]] = {"walker2d-mixed": {"fraction": 0.15}, "hopper-mixed": {}}
     for data, how in parts.items():
-        sources = {name: asked for name, asked in ASKED.items() if not (how and asked.relevance == "return")}
+        sources = {name: recipe for name, recipe in GUIDED.items() if not (how and recipe.relevance == "return")}
         arms: Arms = {name: {name: 1.0} for name in sources}
         arms |= {title: {SYNTHER: 0.5, name: 0.5} for title, name in HALVES.items() if name in sources}
         for algorithm in FIRST_TWO:
@@ -417,7 +418,7 @@ def guided_offline() -> Experiment:
     contrasts = tuple(
         (f"{TITLES[algorithm]} {title}", f"{TITLES[algorithm]} {SYNTHER}")
         for algorithm in FIRST_TWO
-        for title in (*ASKED, *HALVES)
+        for title in (*GUIDED, *HALVES)
         if title != SYNTHER
     )
     return Experiment("guided-offline", "", about, tuple(runs), table, contrasts=contrasts)

@@ -1,6 +1,6 @@
 """Online experiments: the paper's figure, and our own with warm-started generators.
 
-The paper's Gym environments are v2, which no longer run; v4 has the same rewards.
+The paper uses version v2 of the Gym environments, which no longer runs. Version v4 has the same rewards.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SYNTHER = "SAC (SynthER, UTD 20)"
 
 @dataclass(frozen=True)
 class Method:
-    """A column of the table."""
+    """The method of a column of the table."""
 
     name: str
-    """In the names of runs."""
+    """Part of the names of its runs."""
     algorithm: str
     utd: int
     synthetic: Synthetic | None = None
     agent: dict[str, Any] = field(default_factory=dict)
 
     def run(self, task: str, steps: int) -> OnlineRun:
-        """The run of this method; experiments share runs of the same name."""
+        """Return the run of this method on a task. Experiments share runs of the same name."""
         name = f"{task}-{steps // 1000}k-{self.name}"
         return OnlineRun(name, TASKS[task], self.algorithm, self.utd, self.synthetic, self.agent, steps=steps)
 
@@ -62,8 +62,10 @@ def _experiment(
     methods: Mapping[str, Method] = OURS,
     contrasts: tuple[Contrast, ...] = (),
 ) -> Experiment:
-    """A row per task with its number of steps, a column per method, and comparisons: of SynthER with each other method,
-    where no others are given."""
+    """Return an experiment with one row per task and one column per method. `steps` has the number of steps per task.
+
+    By default, SynthER is compared with each other method.
+    """
     runs = {task: {title: method.run(task, steps[task]) for title, method in methods.items()} for task in steps}
     table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
     jobs = tuple(run for row in runs.values() for run in row.values())
@@ -119,7 +121,7 @@ GUIDED = {
     "TD error": Method("guided-td_error", "sac", 20, Synthetic(relevance="td_error")),
     "no guidance": Method("guided-control", "sac", 20, Synthetic(relevance="curiosity", guidance=0.0)),
 }
-"""The last one has the same network as the second, and is asked for nothing."""
+"""Methods with different guidance. "no guidance" has the same network as "curiosity", but samples without guidance."""
 
 
 def guided() -> Experiment:
@@ -130,7 +132,7 @@ def guided() -> Experiment:
 
 
 def _neighbours(tasks: Iterable[str]) -> str:
-    """Returns that other papers print for these tasks."""
+    """Return a remark with the returns that other papers print for these tasks."""
     printed = [
         f"{task} {', '.join(f'{name} {value}' for name, value in NEIGHBOURS[task].items())}"
         for task in tasks

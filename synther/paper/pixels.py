@@ -1,4 +1,4 @@
-"""Pixel experiments: the paper's two tables on V-D4RL's frames, and our own on such frames or recorded ones."""
+"""Pixel experiments: the paper's two tables on V-D4RL's frames, and our own on V-D4RL's or on recorded frames."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OURS = Recipe(preset="best", samples=1_000_000, changes={**_LATENTS, "fit": {"s
 _SHIFTS = 8
 _ALL_FEATURES: dict[PixelAlgorithm, Features] = {"drq_bc": "both", "bc": "actor"}
 _ABLATED = ("cheetah-run", "expert", "drq_bc")
-"""The run with arms of single features, as in the paper's ablation."""
+"""The run that also has arms with the features of a single trunk, as in the paper's ablation."""
 
 REAL_HEADS = "DrQ-v2 + real latents"
 HEAD_UPDATES = "The paper does not say how long heads are retrained; here they get as many updates as stage one."
@@ -76,7 +76,7 @@ def representation() -> Experiment:
 
 
 def pixels() -> Experiment:
-    """Expert data first, where the paper's gain is largest."""
+    """Return the experiment. Runs on expert data come first, because the paper's gain is largest there."""
     runs = tuple(
         _own(task, level, name)
         for level in ("expert", "medium-expert", "mixed", "medium")
@@ -94,7 +94,10 @@ def pixels() -> Experiment:
 
 
 def pixels_online() -> Experiment:
-    """An easy task of DrQ-v2's, long enough for the plain agent to learn it. All runs of it render with less shadow."""
+    """Return the experiment on an easy task of DrQ-v2, with enough steps for the plain agent to learn it.
+
+    All its runs render with a smaller shadow map.
+    """
     task, steps, plain = "cartpole-swingup", 60_000, "DrQ-v2"
     made = SyntheticLatents(changes=_LATENTS)
     ways = {plain: None, f"{plain} + SynthER": made, REAL_HEADS: replace(made, copies=True)}

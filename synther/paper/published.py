@@ -1,6 +1,6 @@
-"""The paper's own figures (Lu et al. 2023) by table: mean and standard deviation of the final score.
+"""The figures that the paper prints (Lu et al. 2023), by table: mean and standard deviation of the final score.
 
-Data sets have D4RL's names: the paper's "mixed" is medium-replay, its "medexp" is medium-expert.
+The data sets have the names of D4RL. The paper's "mixed" is medium-replay, and its "medexp" is medium-expert.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ Pair = tuple[float, float]
 """Mean and standard deviation."""
 
 Printed = dict[str, dict[str, tuple[Pair, Pair]]]
-"""By row and algorithm: original data, SynthER."""
+"""By row and algorithm: the figures of original data and of SynthER."""
 
 
 def _parsed(columns: str, text: str) -> Printed:
-    """A row per line: its name, then for each column the figures of original data and of SynthER."""
+    """Parse a table. A line has the name of the row, and for each column the figures of original data and SynthER."""
     table: Printed = {}
     for name, *cells in (line.replace("|", " ").split() for line in text.strip().splitlines()):
         pairs = [tuple(map(float, cell.split("±"))) if cell != "-" else None for cell in cells]
@@ -44,7 +44,7 @@ locomotion-average         59.0±4.9   60.0±5.1  |  62.1±3.5   63.7±3.5  |  9
 maze-average               62.0±28.2  65.1±29.7 |  40.9±8.3   45.6±2.9  |  82.6±12.6 102.9±17.1 |     -          -
     """,
 )
-"""tab:full_eval and, in the last columns, tab:td3bc_larger: TD3+BC with the larger network."""
+"""tab:full_eval, and in the last two columns tab:td3bc_larger (TD3+BC with the larger network)."""
 
 FULL_EVAL = {name: row for name, row in _TABLE.items() if not name.endswith("-average")}
 AVERAGES = {name.replace("-", " "): row for name, row in _TABLE.items() if name.endswith("-average")}
@@ -58,7 +58,7 @@ VAE_GAN: dict[str, dict[str, Pair]] = {
     "tvae": {"td3_bc": (27.1, 2.1), "iql": (15.2, 2.2)},
     "ctgan": {"td3_bc": (24.3, 1.9), "iql": (15.9, 2.4)},
 }
-"""tab:vae_gan_comparison, its right half."""
+"""tab:vae_gan_comparison, the right half."""
 
 NETWORK: dict[tuple[str, int], Pair] = {
     ("mlp", 2): (86.8, 18.7),
@@ -78,25 +78,25 @@ ANTMAZE: dict[str, tuple[Pair, Pair]] = {
 """tab:antmaze_offline: original data, SynthER."""
 
 HALF_AVERAGE: dict[str, Pair] = {"td3_bc": (59.2, 3.7), "iql": (62.7, 5.1)}
-"""tab:appendix_mixture: the locomotion average of half real, half synthetic rows."""
+"""tab:appendix_mixture: the locomotion average with half real and half synthetic rows."""
 
 COMPRESSION: dict[str, tuple[float, float, float]] = {
     "walker2d-medium-replay": (12.6, 6.5, 1.9),
     "walker2d-medium": (42.0, 6.5, 6.5),
     "walker2d-medium-expert": (84.0, 6.5, 12.9),
 }
-"""tab:compression_statistics: millions of numbers in the data, of parameters in the denoiser, and their ratio."""
+"""tab:compression_statistics: millions of numbers in the data, millions of parameters of the denoiser, and the ratio."""
 
 HOURS: dict[str, float] = {"SAC (SynthER)": 21.1, "REDQ": 22.7, "SAC": 2.0}
-"""Of an online run of 200,000 steps of the dm_control suite on a V100. SynthER's are 4.3 of fitting, 5 of sampling and
-11.8 of learning."""
+"""Hours of an online run of 200,000 steps in the dm_control suite on a V100. SynthER's hours are 4.3 of fitting, 5 of
+sampling and 11.8 of learning."""
 
 NEIGHBOURS: dict[str, dict[str, int]] = {
     "quadruped-walk": {"REDQ": 497, "SynthER": 727, "PGR": 928, "MR.Q (UTD 1)": 884, "SimBa-SAC (UTD 2)": 666},
     "cheetah-run": {"REDQ": 607, "SynthER": 729, "PGR": 817, "MR.Q (UTD 1)": 648, "SimBa-SAC (UTD 2)": 559},
     "reacher-hard": {"REDQ": 734, "SynthER": 839, "PGR": 915, "MR.Q (UTD 1)": 806, "SimBa-SAC (UTD 2)": 939},
 }
-"""Online returns after 100,000 frames that others have printed; the paper itself prints none."""
+"""Online returns after 100,000 frames that other papers print. The SynthER paper prints none."""
 
 VD4RL = _parsed(
     "drq_bc bc",
@@ -112,9 +112,9 @@ cheetah-run-expert         34.5±8.3   52.3±7.0  |  67.4±6.8   85.4±3.1
 average                    51.7±5.7   56.5±5.4  |  49.8±4.2   53.2±4.1
     """,
 )
-"""tab:vd4rl_results: pixel agents on original data, and with heads retrained on SynthER's latents."""
+"""tab:vd4rl_results: pixel agents on original data, and agents with heads that are retrained on SynthER's latents."""
 
 VD4RL_AVERAGE = VD4RL.pop("average")
 
 REPRESENTATION: dict[str, Pair] = {"both": (52.3, 7.0), "actor": (43.5, 7.3), "critic": (16.0, 2.8)}
-"""tab:representation_ablation: DrQ+BC on cheetah-run-expert, by the features that latents are made of."""
+"""tab:representation_ablation: DrQ+BC on cheetah-run-expert, by the trunk that computes the latents."""

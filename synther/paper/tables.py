@@ -1,4 +1,4 @@
-"""An experiment's table, built from the folders of its runs and written as Markdown, JSON and pictures."""
+"""Build an experiment's table from the folders of its runs, and write it as Markdown, JSON and pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synther.plots import markdown
 log = logging.getLogger(__name__)
 
 RUNS = "runs"
-"""The folder of all runs, shared by the experiments."""
+"""Name of the folder of runs, which all experiments share."""
 
 _LATE = "Mean of the second half of the evaluations, ± standard deviation over the seeds: steadier than the last one."
 _PEAKS = "The best evaluation by mean score, and when it was: an upper bound for early stopping."
@@ -30,10 +30,10 @@ _PAIRED = (
 )
 
 _WIDE = 10
-"""A table of more columns than this, and than lines, does not fit the width of a terminal."""
+"""A table with more columns than this is transposed if it has fewer lines, because it is too wide for a terminal."""
 
 _NO_FIGURES = frozenset(("-", ""))
-"""A cell whose run is not finished, and one that the experiment does not have."""
+"""Texts of cells without a figure: the run is not finished, or the experiment does not have the cell."""
 
 Entries = dict[str, dict[str, Entry]]
 
@@ -45,7 +45,7 @@ class Table:
     experiment: Experiment
     found: dict[str, Finding]
     shown: dict[str, Finding]
-    """What was found, with pools in the place of their runs."""
+    """The finished runs that the table shows. Runs of a pool are combined."""
     rows: Entries
     averages: Entries
     comparisons: tuple[Comparison, ...]
@@ -77,7 +77,8 @@ class Table:
         return cls(experiment, found, shown, rows, averages, compared, paired, over_all)
 
     def lines(self) -> list[list[str]]:
-        """The header and the rows as text, as far as there are figures. A table of many columns is on its side."""
+        """Return the header and the rows as text. Rows and columns without figures are dropped. Wide tables are
+        transposed."""
         return _fitting(_with_figures(self._all_lines()))
 
     def _all_lines(self) -> list[list[str]]:
@@ -87,9 +88,10 @@ class Table:
         return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
     def evaluations(self, kind: Literal["peak", "late"]) -> list[list[str]]:
-        """The best evaluation of each cell, or the mean over the second half of its evaluations, as `lines`.
+        """Return the best evaluation of each cell, or the mean over the second half of its evaluations, as `lines`.
 
-        Empty online and where runs were evaluated too rarely."""
+        Empty for online experiments, and if the runs were evaluated too rarely.
+        """
         title = {"peak": "best evaluation", "late": "second half"}[kind]
         columns = [] if self.experiment.is_online else self.experiment.columns
         body = []
@@ -100,7 +102,7 @@ class Table:
         return _fitting(_with_figures([[title, *columns], *body])) if body else []
 
     def differences(self) -> list[list[str]]:
-        """The paired differences: a line for each comparison and data set, primary comparisons first."""
+        """Return the paired differences, one line per comparison and data set. Primary comparisons come first."""
         header = ["paired difference", "data", "score [95 % interval]", "pairs", "comparison"]
         body = [
             [one.comparison, one.row, str(one), str(one.seeds), "primary" if one.primary else "secondary"]
@@ -112,7 +114,7 @@ class Table:
         return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
 
     def notes(self) -> list[str]:
-        """What the numbers are, and what to keep in mind when reading them."""
+        """Return notes on what the numbers are and how to read them."""
         over_tasks = [*([] if self.summary is None else [str(self.summary)]), *map(str, self.comparisons)]
         own = (*self._legend(), *over_tasks, *self._departures(), *self._diverged(), *self._data(), *self._minutes())
         return [*own, *self.experiment.remarks, *self._missing()]
@@ -151,7 +153,7 @@ class Table:
         return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(self.lines()), "", *notes, "", *below])
 
     def write(self, out: Path, origin: dict[str, str]) -> list[Path]:
-        """Write `NAME.md`, `NAME.json` and the pictures to `out`; returns the files."""
+        """Write `NAME.md`, `NAME.json` and the pictures to the folder `out`, and return the files."""
         from synther.paper.drawing import draw
 
         full, name = {**origin, **_trained(self.found.values())}, self.experiment.name
@@ -209,7 +211,7 @@ class Table:
             yield f"Not shown, because runs are missing: {', '.join(missing)}."
 
     def _minutes(self) -> Iterator[str]:
-        """Only online, where the paper compares training times."""
+        """Yield the mean training times of online experiments, because the paper compares them there."""
         taken: dict[str, list[float]] = {}
         for row in self.experiment.table.values() if self.experiment.is_online else ():
             for column, cell in row.items():
@@ -222,7 +224,7 @@ class Table:
 
 
 def _with_figures(lines: list[list[str]]) -> list[list[str]]:
-    """The rows and columns that have a figure; all of them if there is none."""
+    """Drop rows and columns without a figure. If there is no figure at all, return all lines."""
     header, *body = lines
     body = [line for line in body if not _NO_FIGURES.issuperset(line[1:])]
     if not body:
@@ -232,11 +234,12 @@ def _with_figures(lines: list[list[str]]) -> list[list[str]]:
 
 
 def _names(lines: list[list[str]]) -> list[str]:
-    """Of rows and columns."""
+    """Return the names of all rows and columns."""
     return [*(line[0] for line in lines[1:]), *lines[0][1:]]
 
 
 def _fitting(lines: list[list[str]]) -> list[list[str]]:
+    """Transpose a table that is too wide."""
     return [list(line) for line in zip(*lines, strict=True)] if len(lines[0]) > max(_WIDE, len(lines)) else lines
 
 
@@ -245,7 +248,7 @@ def _either(numbers: Iterable[int]) -> str:
 
 
 def _trained(found: Iterable[Finding]) -> dict[str, str]:
-    """The commands, versions and machines of the runs, one per line."""
+    """Return the commands, versions and machines of the runs, one per line."""
     facts: dict[str, dict[str, None]] = {"trained by": {}, "trained with": {}, "trained on": {}}
     for finding in found:
         origin = {} if finding.result is None else finding.result.origin
