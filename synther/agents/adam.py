@@ -1,4 +1,7 @@
-"""Adam (Kingma and Ba 2015) for one tensor. Its state has fixed addresses, so it can be captured in a CUDA graph."""
+"""Adam (Kingma and Ba 2015) for one tensor of weights.
+
+All tensors of its state have fixed addresses, so that a step can be captured in a CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from synther.kernels.adam import adam_step
 
 
 class Adam:
-    """The optimiser of one tensor of weights. With `decay` it is AdamW (Loshchilov and Hutter 2019)."""
+    """The optimiser of one tensor of weights. With `decay`, it is AdamW (Loshchilov and Hutter 2019)."""
 
     def __init__(
         self, weights: Tensor, rate: float, *, decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
@@ -24,21 +27,21 @@ class Adam:
         self.count = torch.zeros((), device=weights.device)
 
     def minimise(self, losses: Tensor, **how: Any) -> None:
-        """One step down the members' `losses` (S,). Each depends only on its own member's weights."""
+        """Do one step that lowers the members' `losses` (S,). Each loss depends only on the weights of its member."""
         self.step(self.gradient(losses), **how)
 
     def gradient(self, losses: Tensor) -> Tensor:
-        """Gradient of each member's loss, in the shape of the weights."""
+        """Return the gradient of each member's loss, in the shape of the weights."""
         return torch.autograd.grad(losses, self.weights, torch.ones_like(losses))[0]
 
     @torch.no_grad()
     def step(
         self, gradient: Tensor, *, rate: Tensor | None = None, follower: Networks | None = None, tau: float = 0.0
     ) -> None:
-        """One step against `gradient`. `rate` overrides the learning rate for this step.
+        """Do one step with this gradient. `rate` overrides the learning rate for this step.
 
-        Then `follower`, a target network, moves by the fraction `tau` towards the new weights. Buffers of networks are
-        no weights: nothing follows them.
+        Then `follower`, a target network, moves by the fraction `tau` towards the new weights. Its buffers do not
+        change.
         """
         self.count += 1
         adam_step(
@@ -49,5 +52,5 @@ class Adam:
         )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
-        """The optimiser's state, without the weights."""
+        """Return the state of the optimiser, without the weights."""
         return {"mean": self.mean, "square": self.square, "count": self.count}

@@ -1,4 +1,7 @@
-"""An offline agent on rows. All members are trained at once, in rounds of updates whose rows are gathered together."""
+"""The offline agent, which learns from rows. All members are trained at once, in rounds of updates.
+
+The rows of all updates of a round are gathered at once. Read `Agent` first, then `_Round`.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +42,27 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
     type,
     {"bc": BC, "td3_bc": TD3BC, "iql": IQL, "edac": EDAC, "cql": CQL, "rebrac": ReBRAC},
 )
-"""Algorithms that learn from data. Register another one with `ALGORITHMS.register("mine", Mine)`."""
+"""Offline algorithms, by name. Register another one with `ALGORITHMS.register("mine", Mine)`."""
 
 HEADS: dict[str, type[Algorithm]] = {"drq_bc": DrQBC, "drq_v2": DrQv2, "noisy_bc": NoisyBC}
-"""Heads of pixel agents. They are trained on features (latents) and are not meant for other observations."""
+"""Heads of pixel agents, by name. They are trained on features (latents), not on other observations."""
 
-_MOST_HELD_OUT = 1 << 14
-_ROUND_UPDATES = 20  # enough to hide the cost of drawing random numbers member by member
+_MOST_HELD_OUT = 1 << 14  # maximum number of held-out rows in which the TD error is measured
+_ROUND_UPDATES = 20  # minimum number of updates in a round: enough to hide the cost of drawing random numbers
 
 
 class Agent(Rounds):
-    """`agent = Agent(TD3BCConfig(), rows, [Member(0), Member(1)]); agent.train(1_000_000); agent.act(observations)`
+    """Trains all members of an offline algorithm, on the device of the rows.
 
-    Training runs on the device of the rows. With precision `auto`, a GPU multiplies in tf32. `n_step` is the number of
-    steps in each row (see `synther.data.episodes.n_step_rows`): targets bootstrap with `discount ** n_step`.
-    Rows with an extra column `discount` bootstrap with that, and need no `n_step`. `held_out` is the number of a table
-    that no member draws from: `losses` then has the critics' TD error in its rows.
+        agent = Agent(TD3BCConfig(), rows, [Member(0), Member(1)])
+        agent.train(1_000_000)
+        agent.act(observations)
+
+    - `precision`: `auto` is tf32 on a GPU and float32 on a CPU.
+    - `n_step`: the number of steps in each row (see `synther.data.episodes.n_step_rows`). Targets bootstrap with
+      `discount ** n_step`. Rows with an extra column `discount` bootstrap with this column, and need no `n_step`.
+    - `held_out`: the number of a table of rows that no member learns from. `losses` then also returns the critics' TD
+      error in these rows.
     """
 
     def __init__(
@@ -73,7 +81,7 @@ class Agent(Rounds):
         if kind.needs_next_action and not rows.next_actions:
             raise ConfigError(f"{self.name} needs the data's next actions: build the rows with next_actions=True")
         if rows.discount is not None and n_step > 1:
-            raise ConfigError(f"n_step {n_step}: these rows have discounts of their own: leave n_step out")
+            raise ConfigError(f"n_step {n_step}: these rows have an extra column discount, so leave n_step out")
         self.config, self.rows, self.members, self.n_step = config, rows, tuple(members), n_step
         self.precision = precision_for(precision, rows.device)
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)
@@ -87,35 +95,38 @@ class Agent(Rounds):
         self._held_out = held_out
 
     def losses(self) -> dict[str, NDArray[np.float32]]:
-        own = super().losses()
-        return own if self._held_out is None else own | {"held_out_td_error": self._held_out_errors(self._held_out)}
+        """Return each member's losses (S,) in the latest update that computed them. This waits for the device."""
+        losses = super().losses()
+        if self._held_out is None:
+            return losses
+        return losses | {"held_out_td_error": self._held_out_errors(self._held_out)}
 
     @torch.no_grad()
     def _held_out_errors(self, table: int) -> NDArray[np.float32]:
-        """Each member's mean TD error in the rows of a table. (S,)"""
+        """Return each member's mean TD error in the rows of a table (S,)."""
         first, count = self.rows.starts[table], min(self.rows.lengths[table], _MOST_HELD_OUT)
         rows = self._batches.scaled(self.rows.matrix[first : first + count].repeat(len(self.members), 1, 1))
         discount = getattr(self.config, "discount", 1.0) ** self.n_step
         with self._working():
             errors = td_errors(self.algorithm, self.rows.batch(rows), discount)
-        assert errors is not None  # there are critics
-        found: NDArray[np.float32] = errors.mean(1).cpu().numpy()
-        return found
+        assert errors is not None  # `check_critics` has found critics
+        mean: NDArray[np.float32] = errors.mean(1).cpu().numpy()
+        return mean
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
+        """Return actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
 
-        A single observation (O,) gives (S, A). If the actor uses only the first columns of an observation (`HEADS`),
-        pass only those.
+        A single observation (O,) gives actions (S, A). If the actor uses only the first columns of an observation
+        (`HEADS`), pass only these columns.
         """
         return self._policy.act(observations)
 
     def policy(self, device: torch.device | None = None) -> Policy:
-        """A copy of the current policies, to evaluate while training goes on. Default device: CPU."""
+        """Return a copy of the current policies, to evaluate it while training continues. Default device: CPU."""
         return self._policy.copy(device or torch.device("cpu"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole agent, for `load` and `load_policy`."""
+        """Write the whole agent to a file, for `load` and `load_policy`."""
         described = self._described() | {"updates": self.updates, "policy": self._policy.described()}
         policy.write(path, described, self.state() | self._policy.scales.tensors())
 
@@ -130,6 +141,7 @@ class Agent(Rounds):
         self._go_on(path, described, tensors, [] if same else ["data"])
 
     def _described(self) -> dict[str, Any]:
+        """Return the properties that must match when training resumes from a file."""
         return {
             "algorithm": self.name,
             "config": self.config.described(),
@@ -140,19 +152,22 @@ class Agent(Rounds):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
+        """Set device and precision inside the block."""
         advice = "train fewer members together, or lower agent.batch_size, agent.width or the number of rows"
         with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
             yield
 
 
 def check_critics(name: str, algorithm: Algorithm) -> None:
-    """Refuse to measure TD errors of an algorithm that has none."""
+    """Raise an error if the algorithm has no critics, because then it has no TD errors."""
     if getattr(algorithm, "critics", None) is None:
-        raise ConfigError(f"held-out rows measure the TD error of critics, and {name} has none: leave --holdout out")
+        raise ConfigError(
+            f"the loss on held-out rows is the TD error of critics, and {name} has no critics: leave --holdout out"
+        )
 
 
 def _algorithm_of(config: AgentConfig) -> tuple[str, type[Algorithm]]:
-    """The algorithm whose options `config` is, and its name."""
+    """Return the name and the class of the algorithm that `config` belongs to."""
     for name, kind in (*HEADS.items(), *ALGORITHMS.items()):
         if kind.config_class is type(config):
             return name, kind
@@ -161,7 +176,7 @@ def _algorithm_of(config: AgentConfig) -> tuple[str, type[Algorithm]]:
 
 
 class _Round:
-    """Consecutive updates, with their batches and random numbers in tensors with fixed addresses."""
+    """Consecutive updates. Their batches and random numbers are in tensors with fixed addresses, for a CUDA graph."""
 
     def __init__(self, algorithm: Algorithm, rows: Rows, members: Sequence[Member], batch: int, scales: Scales) -> None:
         self.algorithm, self.rows = algorithm, rows
@@ -175,14 +190,14 @@ class _Round:
         self._shift, self._scale = rows.placed(scales.mean, 0.0), rows.placed(scales.std, 1.0)
 
     def fill(self, number: int) -> None:
-        """Draw the random numbers of round `number` and gather its rows."""
+        """Draw the random numbers of round `number`, and gather its rows."""
         self._drawn.draw(number)
         picked = (self._starts + self._drawn.random % self._lengths).transpose(0, 1)  # (updates, S, B)
         torch.index_select(self.rows.matrix, 0, picked.flatten(), out=self._rows.view(-1, self.rows.width))
         self._rows.sub_(self._shift).div_(self._scale)
 
     def scaled(self, rows: Tensor) -> Tensor:
-        """Rows (S, B, width) as the networks see them."""
+        """Return rows (S, B, width) with normalized observations, as the networks get them."""
         return (rows - self._shift) / self._scale
 
     def run(self, first: int, last: int) -> None:
@@ -190,13 +205,13 @@ class _Round:
         for step in range(first, last):
             noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
             losses = self.algorithm.update(self.rows.batch(self._rows[step]), noise, step)
-            if step + self.algorithm.period >= last:  # the others would be overwritten
+            if step + self.algorithm.period >= last:  # later updates would overwrite earlier losses
                 for name, loss in losses.items():
                     self.losses[name].copy_(loss)
 
 
 def _scales(config: AgentConfig, rows: Rows, members: Sequence[Member]) -> Scales:
-    """Scale each member's observations by its own real data, or not at all."""
+    """Return the scales of each member, from the real data of its arm if the config normalizes observations."""
     size = len(members), rows.observation_size
     mean, std = torch.zeros(size, device=rows.device), torch.ones(size, device=rows.device)
     if config.normalize:
@@ -207,6 +222,6 @@ def _scales(config: AgentConfig, rows: Rows, members: Sequence[Member]) -> Scale
 
 
 def _first(scales: Scales, actor: Networks) -> Scales:
-    """The scales of the columns that the actor uses."""
+    """Return the scales of the first observation columns, which the actor uses."""
     mean, std = (each[:, : actor.inputs].contiguous() for each in (scales.mean, scales.std))
     return replace(scales, mean=mean, std=std)

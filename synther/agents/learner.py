@@ -1,7 +1,8 @@
-"""The online learner: after every environment step, one captured round of updates of all members.
+"""The online learner. After every environment step, it runs one round of updates for all members.
 
-All random numbers of a step depend only on (member's seed, step number). So a member learns the same alone as together
-with others, and a resumed training gives the same result as an uninterrupted one.
+On a GPU, a round is captured as a CUDA graph. All random numbers of a step depend only on (member's seed, step number).
+So a member learns the same alone as together with others, and a resumed training run gives the same result as an
+uninterrupted one. Read `Learner` first: `act`, `add` and `train`.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from synther.agents.td3 import TD3, TD3Config
 from synther.errors import ConfigError, DataError, FormatError
 from synther.registry import Registry
 
-_ACTING = 2  # a stream beside those of algorithm.py
-_ACTING_STEPS = 1_000  # steps whose random numbers are drawn together
-_JUDGED = 1 << 14  # rows of each member whose TD errors are computed together
+_ACTING = 2  # number of the random stream of actions; algorithm.py uses streams 0 and 1
+_ACTING_STEPS = 1_000  # number of steps for which the random numbers of actions are drawn at once
+_TD_ROWS = 1 << 14  # number of rows of each member for which TD errors are computed at once
 
 
 @dataclass(frozen=True)
 class OnlineAgent:
-    """An algorithm that acts and learns, with its defaults under a name."""
+    """An online algorithm and its default options: an entry of `ONLINE_AGENTS`."""
 
     algorithm: type[Algorithm]
     config: OnlineConfig
 
     @classmethod
     def of(cls, algorithm: type[Algorithm]) -> OnlineAgent:
-        """An algorithm with its own defaults."""
+        """Return the entry of an algorithm with the defaults of its config class."""
         config = algorithm.config_class()
         if not isinstance(config, OnlineConfig):
             raise ConfigError(f"{algorithm.__name__}.config_class must be an OnlineConfig to learn online")
@@ -74,21 +75,23 @@ ONLINE_AGENTS: Registry[OnlineAgent] = Registry(
 
 
 def _algorithm_of(config: OnlineConfig) -> tuple[str, type[Algorithm]]:
-    """The algorithm whose options `config` is, and the first name that it has."""
+    """Return the algorithm that `config` belongs to, and its first name in `ONLINE_AGENTS`."""
     for name, agent in ONLINE_AGENTS.items():
         if type(agent.config) is type(config):
             return name, agent.algorithm
-    raise ConfigError(f"expected the config of {', '.join(ONLINE_AGENTS.names())}, got {type(config).__name__}")
+    raise ConfigError(f"expected the config of one of {', '.join(ONLINE_AGENTS.names())}, got {type(config).__name__}")
 
 
 class Learner:
-    """`learner.act(observations)`, `learner.add(rows)`, `learner.train()`, for S environments at once, step by step.
+    """Trains the agents of S seeds in S environments. At each step, call `act(observations)`, `add(rows)`, `train()`.
 
-    `low` and `high` (A,) are the action bounds. With `choices`, an action is one of so many integers from `low` to
-    `high`. The fraction `ratio` of each batch is synthetic, once a member has its `samples` synthetic rows. `prior`
-    (P, width) are rows of earlier data: half of the real rows of each batch are drawn from them. With `n_step`, targets
-    bootstrap after so many steps: the rows of steps are joined to n-step rows as they come in, while prior and
-    synthetic rows must be n-step rows already. With precision `auto`, a GPU multiplies in tf32.
+    - `low`, `high` (A,): the action bounds.
+    - `choices`: the number of discrete actions. An action is then an integer from `low` to `high`.
+    - `ratio`: the fraction of synthetic rows in each batch, once a member has its `samples` synthetic rows.
+    - `prior` (P, width): rows of earlier data. Half of the real rows of each batch are drawn from them.
+    - `n_step`: targets bootstrap after this many steps. Added rows are joined to n-step rows. Prior and synthetic rows
+      must already be n-step rows.
+    - `precision`: `auto` is tf32 on a GPU and float32 on a CPU.
     """
 
     def __init__(
@@ -114,11 +117,14 @@ class Learner:
         if kind.discrete != (choices is not None):
             wanted = [name for name, agent in ONLINE_AGENTS.items() if agent.algorithm.discrete != kind.discrete]
             actions = "real-valued" if choices is None else "discrete"
-            raise ConfigError(f"{self.name} cannot act here: the actions are {actions}, use {', '.join(wanted)}")
+            raise ConfigError(
+                f"{self.name} cannot learn in this environment, because its actions are {actions}: use one of "
+                f"{', '.join(wanted)}"
+            )
         self.config, self.seeds, self.device, self.choices = config, tuple(seeds), device, choices
         self.precision, self.n_step = precision_for(precision, device), n_step
         self.steps = 0
-        """Number of steps whose rows were added."""
+        """Number of steps of which the rows were added."""
         self.rounds = 0
         """Number of finished `train` calls."""
         with self._working():
@@ -132,7 +138,7 @@ class Learner:
             self._round = _Round(self.algorithm, self.rows, places, self.seeds, config, self._norm)
             self._actor = _Actor(self.algorithm, shape, self._norm)
         low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
-        norm = self._norm or RunningNorm(self.rows)  # without updates it changes nothing
+        norm = self._norm or RunningNorm(self.rows)  # before its first update, it changes nothing
         scales = Scales(norm.mean, norm.std, *low_high)
         self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash, self.algorithm.log_std)
         self._joining = NStepRows(self.rows, n_step, config.discount)
@@ -141,34 +147,34 @@ class Learner:
 
     @property
     def updates(self) -> int:
-        """Updates of the critics so far."""
+        """Number of critic updates so far."""
         return self.rounds * self.config.utd
 
     def act(self, observations: ArrayLike, *, stochastic: bool = True) -> NDArray[np.float32]:
-        """Actions (S, A) within their bounds, for one observation (S, O) per member.
+        """Return actions (S, A) within their bounds, for one observation (S, O) per member.
 
-        Calling it again in the same step gives the same actions.
+        If called again in the same step, it returns the same actions.
         """
-        seen = np.asarray(observations, np.float32)
+        observation = np.asarray(observations, np.float32)
         expected = (len(self.seeds), self.rows.observation_size)
-        if seen.shape != expected:
-            raise DataError(f"expected observations of shape {expected}, got {seen.shape}")
+        if observation.shape != expected:
+            raise DataError(f"expected observations of shape {expected}, got {observation.shape}")
         normal = self._draws.normal(self.steps)
         with self._working():
-            return self._scaled(self._actor(seen, normal if stochastic else np.zeros_like(normal)))
+            return self._scaled(self._actor(observation, normal if stochastic else np.zeros_like(normal)))
 
     def random_action(self) -> NDArray[np.float32]:
-        """Uniformly random actions (S, A), one per member."""
+        """Return uniformly random actions (S, A), one per member."""
         drawn = self._draws.uniform(self.steps)
-        if self.choices is not None:  # each integer as likely as the others
+        if self.choices is not None:  # all integers are equally likely
             drawn = (np.floor((drawn + 1) / 2 * self.choices) * (2 / (self.choices - 1)) - 1).astype(np.float32)
         return self._scaled(drawn)
 
     def add(self, rows: NDArray[np.float32], ends: NDArray[np.bool_] | None = None) -> None:
         """Add the rows of one step (S, width), or of several (S, N, width). See `SeedReplayBuffer`.
 
-        `ends`, (S,) or (S, N), marks rows after which an environment was reset without being terminal. It matters only
-        with n-step targets.
+        `ends`, (S,) or (S, N), marks rows that are not terminal, but after which the environment was reset. It is
+        needed only with n-step targets.
         """
         several = rows[:, None] if rows.ndim == 2 else rows
         if self.n_step == 1:
@@ -180,7 +186,8 @@ class Learner:
             self._norm.add(several[..., : self.rows.observation_size], self.steps)
 
     def joined(self, rows: NDArray[np.float32], ends: NDArray[np.bool_]) -> list[NDArray[np.float32]]:
-        """Each member's rows as a new learner would store them: the n-step rows of all steps (S, N, width)."""
+        """Return each member's rows in the form in which a new learner would store the steps `rows` (S, N, width): as
+        n-step rows."""
         if self.n_step == 1:
             return list(rows)
         return NStepRows(self.rows, self.n_step, self.config.discount).add(rows, ends)
@@ -191,13 +198,13 @@ class Learner:
         self._round.places.settle()
 
     def train(self) -> None:
-        """Run the updates of one step. On a GPU they may still be running when this returns."""
+        """Run the updates of one step. On a GPU, they may still be running when this method returns."""
         if not len(self.rows):
             more = f", and episodes need {self.n_step} steps (n_step)" if self.n_step > 1 else ""
             raise DataError(f"there are no rows to learn from: add some first{more}")
         with self._working():
             self._round.draw(self.rounds)
-            phase = self.updates % self.algorithm.period  # of a policy that is updated less often than every step
+            phase = self.updates % self.algorithm.period  # not always 0, because the policy may be updated less often
             if phase not in self._trainings:
                 run = partial(self._round.run, phase)
                 self._trainings[phase] = compute.capture(run, self.device, list(self.state().values()))
@@ -207,40 +214,42 @@ class Learner:
 
     @torch.no_grad()
     def td_errors(self, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float64]]:
-        """How far each member's critics are from their one-step target in rows of its own: (N, width) to (N,)."""
+        """Return the TD errors (N,) of each member's critics in its rows (N, width). N may differ between members."""
         discount = self.config.discount**self.n_step
         most = max(map(len, rows))
         found = np.zeros((len(rows), most))
-        for start in range(0, most, _JUDGED):
-            # Members may have different numbers of rows: what is missing is filled up, and cut afterwards.
-            taken = [own[np.arange(start, min(start + _JUDGED, most)).clip(max=len(own) - 1)] for own in rows]
+        for start in range(0, most, _TD_ROWS):
+            places = np.arange(start, min(start + _TD_ROWS, most))
+            # Members with fewer rows repeat their last row. Its additional errors are cut off below.
+            taken = [member_rows[places.clip(max=len(member_rows) - 1)] for member_rows in rows]
             error = None if self.choices else td_errors(self.algorithm, self._batch(np.stack(taken)), discount)
             if error is None:
                 raise ConfigError(
-                    f"relevance td_error: the critics of {self.name} cannot tell it, use another relevance"
+                    f"relevance td_error needs critics of observation and action, which {self.name} does not have: use "
+                    "another relevance"
                 )
             found[:, start : start + error.shape[1]] = error.double().cpu().numpy()
-        return [errors[: len(own)] for errors, own in zip(found, rows, strict=True)]
+        return [errors[: len(member_rows)] for errors, member_rows in zip(found, rows, strict=True)]
 
     def _batch(self, rows: NDArray[np.float32]) -> Batch:
-        """Rows (S, B, width), in the units of the environment, as networks see them."""
+        """Return rows (S, B, width), given in the units of the environment, as a batch for the networks."""
         scaled = torch.from_numpy(self.rows.scaled(rows)).to(self.device).unsqueeze(1)
         if self._norm is not None:
             scaled = self._norm.applied(scaled)
         return self.rows.batch(scaled).at(0)
 
     def losses(self) -> dict[str, NDArray[np.float32]]:
-        """Each member's losses (S,) in the latest round. Waits for the device."""
+        """Return each member's losses (S,) in the latest round. This waits for the device."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
 
     def policy(self, device: torch.device | None = None) -> Policy:
-        """A copy of the current policies without noise. Default device: CPU."""
+        """Return a copy of the current policies, which act without noise. Default device: CPU."""
         return self._policy.copy(device or torch.device("cpu"))
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors that change during training, without the rows."""
-        own = {} if self._norm is None else {"norm.sums": self._norm.sums}
-        return self.algorithm.state() | own | {f"losses.{name}": loss for name, loss in self._round.losses.items()}
+        """Return all tensors that change during training, except the rows."""
+        norm = {} if self._norm is None else {"norm.sums": self._norm.sums}
+        return self.algorithm.state() | norm | {f"losses.{name}": loss for name, loss in self._round.losses.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file for `load` and `load_policy`. It does not contain the rows."""
@@ -252,18 +261,19 @@ class Learner:
     def load(self, path: str | os.PathLike[str]) -> int:
         """Resume from the file of a learner with the same config and seeds.
 
-        Return the number of steps whose rows it had been given. The caller adds these rows again, and synthetic ones.
+        Return the number of steps that were added to that learner. The caller must add their rows again, and the
+        synthetic rows.
         """
         described, tensors = policy.read(path)
         own = json.loads(json.dumps(self._described()))
-        described = {"n_step": 1, **described}  # which older files do not have
-        other = [name for name in own if own[name] != described.get(name)]
-        if other:
-            raise ConfigError(f"{path} belongs to a learner with another {', '.join(other)}: choose another folder")
+        described = {"n_step": 1, **described}  # older files do not have n_step
+        different = [name for name in own if own[name] != described.get(name)]
+        if different:
+            raise ConfigError(f"{path} belongs to a learner with another {', '.join(different)}: choose another folder")
         state = self.state()
         rounds, added = described.get("rounds"), described.get("added")
         if not isinstance(rounds, int) or not isinstance(added, int) or not state.keys() <= tensors.keys():
-            raise FormatError(f"{path} is a damaged learner file: part of it is missing")
+            raise FormatError(f"{path} is a damaged learner file, because a part of it is missing: use another folder")
         for name, tensor in state.items():
             tensor.copy_(tensors[name])
         self.rounds = rounds
@@ -272,11 +282,11 @@ class Learner:
         return added
 
     def _described(self) -> dict[str, Any]:
-        """Properties that must match when training resumes from a file."""
+        """Return the properties that must match when training resumes from a file."""
         environment = {"observation": self.rows.observation_size, "low": self.rows.low, "high": self.rows.high}
         plain = {name: np.asarray(value).tolist() for name, value in environment.items()}
-        own = {"algorithm": self.name, "config": self.config.described(), "seeds": self.seeds}
-        return {**own, "environment": plain, "n_step": self.n_step}
+        agent = {"algorithm": self.name, "config": self.config.described(), "seeds": self.seeds}
+        return {**agent, "environment": plain, "n_step": self.n_step}
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scale actions from [-1, 1] to their bounds."""
@@ -286,6 +296,7 @@ class Learner:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
+        """Set device and precision inside the block."""
         advice = "train fewer seeds together, or lower agent.batch_size, agent.width, the capacity or the samples"
         with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
             yield
@@ -294,7 +305,7 @@ class Learner:
 class RunningNorm:
     """Mean and standard deviation of each member's real observations so far, as in SimBa (Lee et al. 2025).
 
-    Rows are stored as they are and normalized when they are drawn, with the statistics of that moment.
+    Rows are stored without normalization. They are normalized when they are drawn, with the statistics of that moment.
     """
 
     def __init__(self, rows: SeedReplayBuffer) -> None:
@@ -305,24 +316,28 @@ class RunningNorm:
         self._scale = torch.ones(members, 1, 1, rows.width, device=rows.device)
         self._places = slice(0, size), slice(rows.width - size, rows.width)
         self.sums = torch.zeros(3, members, size, dtype=torch.float64)
-        """Number of observations, their mean, and the sum of squared distances from it."""
+        """Number of observations, their mean, and the sum of squared distances from the mean: (3, S, O)."""
 
     def add(self, observations: NDArray[np.float32], added: int) -> None:
-        """Take in the observations (S, N, O) of new rows, `added` being all so far. Known ones are left alone."""
+        """Update the statistics with the observations (S, N, O) of new rows.
+
+        `added` is the number of all observations so far, these included. Observations that the statistics already
+        contain (after `Learner.load`) are ignored.
+        """
         new = min(observations.shape[1], added - int(self.sums[0, 0, 0]))
         if new <= 0:
             return
-        seen = torch.from_numpy(observations[:, -new:].astype(np.float64))
+        newest = torch.from_numpy(observations[:, -new:].astype(np.float64))
         count, mean, squares = self.sums
-        own_mean = seen.mean(1)
-        apart, total = own_mean - mean, count + new
-        squares += (seen - own_mean.unsqueeze(1)).square().sum(1) + apart.square() * count * new / total
-        mean += apart * new / total
+        new_mean = newest.mean(1)
+        difference, total = new_mean - mean, count + new
+        squares += (newest - new_mean.unsqueeze(1)).square().sum(1) + difference.square() * count * new / total
+        mean += difference * new / total
         count += new
         self.settle()
 
     def settle(self) -> None:
-        """Normalize rows with the current statistics from now on."""
+        """Use the current statistics in `applied` from now on."""
         count, mean, squares = self.sums
         if not bool(count.any()):
             return
@@ -332,12 +347,12 @@ class RunningNorm:
             self._shift[:, 0, 0, place], self._scale[:, 0, 0, place] = self.mean, self.std
 
     def applied(self, rows: Tensor) -> Tensor:
-        """Rows (S, updates, B, width) with normalized observations."""
+        """Return rows (S, updates, B, width) with normalized observations."""
         return (rows - self._shift) / self._scale
 
 
 class _Round:
-    """The updates of one step, with their random numbers in tensors with fixed addresses."""
+    """The updates of one step. Their random numbers are in tensors with fixed addresses, as a captured graph needs."""
 
     def __init__(
         self,
@@ -354,13 +369,13 @@ class _Round:
         self._drawn: int | None = None
 
     def draw(self, number: int) -> None:
-        """Draw the random numbers of round `number`, unless they are drawn already."""
+        """Draw the random numbers of round `number`, if they are not drawn yet."""
         if number != self._drawn:
             self._numbers.draw(number)
             self._drawn = number
 
     def run(self, step: int) -> None:
-        """Run the updates, the first of which is number `step` of a period."""
+        """Run the updates. The first of them is number `step` of a period."""
         numbers = self._numbers
         rows = self.places.fill(numbers.random)
         if self.norm is not None:
@@ -371,7 +386,7 @@ class _Round:
 
 
 class _Actor:
-    """All members' actions in one captured forward pass."""
+    """Computes the actions of all members in one captured forward pass."""
 
     def __init__(self, algorithm: Algorithm, shape: Shape, norm: RunningNorm | None) -> None:
         self.algorithm, self.shape, self.norm = algorithm, shape, norm
@@ -380,7 +395,7 @@ class _Actor:
         self._run: Callable[[], None] | None = None
 
     def __call__(self, observation: NDArray[np.float32], noise: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Actions (S, A) within [-1, 1]."""
+        """Return actions (S, A) within [-1, 1]."""
         self._given.copy_(torch.from_numpy(np.hstack([observation, noise])))
         if self._run is None:
             self._run = compute.capture(self._forward, self.shape.device, [])
@@ -397,7 +412,7 @@ class _Actor:
 
 
 class _Draws:
-    """Random numbers of the members' actions, drawn for many steps at a time."""
+    """Random numbers for the members' actions. They are drawn for many steps at once."""
 
     def __init__(self, seeds: Sequence[int], size: int) -> None:
         self.seeds, self.size = seeds, size
@@ -405,12 +420,12 @@ class _Draws:
         self._normal, self._uniform = np.zeros((2, 0, 0, 0), np.float32)
 
     def normal(self, step: int) -> NDArray[np.float32]:
-        """(S, A)"""
+        """Return standard normal numbers (S, A) for this step."""
         self._draw(step // _ACTING_STEPS)
         return self._normal[:, step % _ACTING_STEPS]
 
     def uniform(self, step: int) -> NDArray[np.float32]:
-        """(S, A), within [-1, 1)"""
+        """Return uniform numbers (S, A) within [-1, 1) for this step."""
         self._draw(step // _ACTING_STEPS)
         return self._uniform[:, step % _ACTING_STEPS]
 

@@ -1,14 +1,15 @@
-"""Networks of agents in plain PyTorch. Each class describes one network; `stacked.py` runs it for all members at once.
+"""Networks of agents in plain PyTorch. Each class is one network; `stacked.py` runs it for all members at once.
 
-A network is chosen by name: `critic_network="layer_norm"`. Another one is a function that returns an `nn.Module`:
+A network is chosen by name: `critic_network="layer_norm"`. To add another one, register a function that returns an
+`nn.Module`:
 
     def wide(inputs: int, outputs: int, options: NetworkOptions) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, 1024), nn.ELU(), nn.Linear(1024, outputs))
 
     NETWORKS.register("wide", NetworkFactory(wide))
 
-Modules may be anything that `torch.func.vmap` can run: no branches on the values of tensors. Random numbers come from
-`Dropout` below, and running statistics live in buffers, as those of `BatchNorm` below.
+A module must run under `torch.func.vmap`, so it cannot branch on the values of tensors. It must take random numbers
+from `Dropout` below, and keep running statistics in buffers, as `BatchNorm` below does.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from synther.registry import Registry
 
 @dataclass(frozen=True)
 class Initial:
-    """Initial weights of a network. By default those of PyTorch's linear layer."""
+    """Initial weights of a network. By default, they are those of PyTorch's linear layer."""
 
     orthogonal: bool = False
-    """Orthogonal matrices with gain sqrt(2), and zero biases."""
+    """Use orthogonal matrices with gain sqrt(2), and zero biases."""
     hidden_bias: float | None = None
-    """Value of all biases of hidden layers."""
+    """Value of all biases in hidden layers."""
     last: float | None = None
-    """Bound of the last layer's uniform weights and biases."""
+    """Bound of the uniform weights and biases of the last layer."""
     by_outputs: bool = False
-    """Take the bound from a layer's outputs instead of its inputs, 1 / sqrt(outputs)."""
+    """Use the bound 1 / sqrt(outputs) instead of 1 / sqrt(inputs) for the uniform weights of a layer."""
 
     def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Weights (inputs, outputs) and biases (outputs,)."""
+        """Draw the weights (inputs, outputs) and biases (outputs,) of a layer."""
         if self.orthogonal:
             return math.sqrt(2) * _orthogonal(inputs, outputs, source), torch.zeros(outputs)
         bound = 1 / math.sqrt(outputs if self.by_outputs else inputs)
@@ -53,7 +54,7 @@ class Initial:
 
 
 def _orthogonal(inputs: int, outputs: int, source: torch.Generator) -> Tensor:
-    """A random matrix that is orthonormal along its shorter side (Saxe et al. 2014)."""
+    """Draw a random matrix (inputs, outputs) that is orthonormal along its shorter side (Saxe et al. 2014)."""
     long, short = max(inputs, outputs), min(inputs, outputs)
     q, r = torch.linalg.qr(torch.randn(long, short, generator=source))
     q.mul_(r.diagonal().sign())
@@ -63,17 +64,19 @@ def _orthogonal(inputs: int, outputs: int, source: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What a network is built from, beside the numbers of its inputs and outputs."""
+    """Options from which a network is built, besides the numbers of its inputs and outputs."""
 
     width: int = 256
+    """Number of units in each hidden layer."""
     depth: int = 2
-    """Hidden layers, or residual blocks."""
+    """Number of hidden layers, or of residual blocks."""
     dropout: float = 0.0
+    """Dropout rate."""
     initial: Initial | None = None
-    """The algorithm's own initial weights of linear layers. None: PyTorch's."""
+    """Initial weights of linear layers that the algorithm prescribes. None: those of PyTorch."""
 
     def linear(self, inputs: int, outputs: int, *, is_last: bool = False) -> nn.Linear:
-        """A linear layer that begins as the algorithm's layers do."""
+        """Return a linear layer with the initial weights `initial`."""
         layer = nn.Linear(inputs, outputs)
         if self.initial is not None:
             weight, bias = self.initial.layer(inputs, outputs, is_last, torch.default_generator)
@@ -85,17 +88,17 @@ class NetworkOptions:
 
 @dataclass(frozen=True)
 class NetworkFactory:
-    """A named kind of network."""
+    """A kind of network: an entry of `NETWORKS`."""
 
     build: Callable[[int, int, NetworkOptions], nn.Module]
-    """From the numbers of inputs and outputs, and the options."""
+    """A function build(inputs, outputs, options) that returns the module."""
 
 
 class MLP(nn.Sequential):
     """Linear layers with ReLU between them.
 
-    With `norm`, hidden layers are linear, layer norm, ReLU (RLPD, DroQ); with `norm_last`, linear, ReLU, layer norm
-    (ReBRAC). Dropout comes after the linear layer, as in DroQ.
+    With `norm`, a hidden layer is linear, layer norm, ReLU (RLPD, DroQ). With `norm_last`, it is linear, ReLU, layer
+    norm (ReBRAC). Dropout comes directly after the linear layer, as in DroQ.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class MLP(nn.Sequential):
 
 
 class BatchNormMLP(nn.Sequential):
-    """CrossQ's network (Bhatt et al. 2024): batch norm of the inputs, and after every ReLU."""
+    """The network of CrossQ (Bhatt et al. 2024), with batch norm of the inputs and after every ReLU."""
 
     def __init__(self, inputs: int, outputs: int, options: NetworkOptions) -> None:
         layers: list[nn.Module] = [BatchNorm(inputs)]
@@ -129,7 +132,7 @@ class BatchNormMLP(nn.Sequential):
 
 
 class SimBa(nn.Module):
-    """SimBa's network (Lee et al. 2025): residual blocks with layer norm between two linear layers."""
+    """The network of SimBa (Lee et al. 2025): residual blocks with layer norm, between two linear layers."""
 
     def __init__(self, inputs: int, outputs: int, options: NetworkOptions) -> None:
         super().__init__()
@@ -151,7 +154,7 @@ class SimBa(nn.Module):
 
 
 class _SimBaBlock(nn.Sequential):
-    """Layer norm, a layer of four times the width, ReLU, and a layer back."""
+    """Layer norm, a linear layer to four times the width, ReLU, and a linear layer back to the width."""
 
     def __init__(self, width: int) -> None:
         up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -162,9 +165,9 @@ class _SimBaBlock(nn.Sequential):
 
 
 class BatchNorm(nn.Module):
-    """Batch renormalisation (Ioffe 2017) of rows (B, size), with CrossQ's constants.
+    """Batch renormalisation (Ioffe 2017) of rows (B, size), with the constants of CrossQ.
 
-    For the first `warmup` passes it is plain batch norm. In evaluation mode the running mean and variance are used.
+    In the first `warmup` passes, it is plain batch norm. In evaluation mode, it uses the running mean and variance.
     """
 
     mean: Tensor
@@ -189,7 +192,7 @@ class BatchNorm(nn.Module):
         variance, mean = torch.var_mean(x, dim=0, unbiased=False)
         std = (variance + self.eps).sqrt()
         normal = (x - mean) / std
-        # Corrections towards the running statistics, without a gradient; none while those are young.
+        # Correct towards the running statistics, without a gradient. During the warm-up there is no correction.
         r = (std / running).detach().clamp(1 / self.r_max, self.r_max)
         d = ((mean - self.mean) / running).detach().clamp(-self.d_max, self.d_max)
         young = self.passes < self.warmup
@@ -202,10 +205,10 @@ class BatchNorm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask depends only on the network's own seed and the number of the pass.
+    """Dropout with a mask that depends only on the network's own seed and the number of the pass.
 
-    So a member trains the same alone as together with others, and a resumed training is the same as an uninterrupted
-    one. The mask is a hash of (seed, pass, place).
+    So a member trains the same alone as together with others, and a resumed training run gives the same result as an
+    uninterrupted one. The mask is a hash of (seed, pass, position).
     """
 
     seed: Tensor
@@ -231,13 +234,14 @@ class Dropout(nn.Module):
 
 
 def _hashed(x: Tensor) -> Tensor:
-    """Well-mixed integers in [0, 2^31), one for each integer (int64)."""
+    """Hash each integer (int64) to a well-mixed integer in [0, 2^31)."""
     for _ in range(2):
         x = (x ^ (x >> 16)) * 0x45D9F3B & 0x7FFFFFFF
     return x ^ (x >> 16)
 
 
 def _kind(**how: Any) -> Callable[[int, int, NetworkOptions], nn.Module]:
+    """Return a function that builds an `MLP` with these arguments."""
     return lambda inputs, outputs, options: MLP(inputs, outputs, options, **how)
 
 
@@ -253,11 +257,14 @@ NETWORKS: Registry[NetworkFactory] = Registry(
         "simba": NetworkFactory(SimBa),
     },
 )
-"""Kinds of networks by name."""
+"""The kinds of networks, by name."""
 
 
 def build_network(kind: str, inputs: int, outputs: int, options: NetworkOptions) -> nn.Module:
-    """The network of the registered `kind`. Refuse one that does not map rows of `inputs` to rows of `outputs`."""
+    """Build a network of the registered `kind`.
+
+    Raise an error if it does not map rows of `inputs` columns to rows of `outputs` columns, or if it cannot be stacked.
+    """
     try:
         module = NETWORKS.get(kind).build(inputs, outputs, options)
         if not isinstance(module, nn.Module):
@@ -268,7 +275,7 @@ def build_network(kind: str, inputs: int, outputs: int, options: NetworkOptions)
         torch.set_rng_state(state)
     except ConfigError:
         raise
-    except Exception as error:  # whatever a user's own code raises
+    except Exception as error:  # the code of a user can raise any exception
         raise ConfigError(f"network {kind!r} fails for {inputs} inputs and {outputs} outputs: {error!r}") from error
     if shape != (2, outputs):
         raise ConfigError(f"network {kind!r} maps rows (2, {inputs}) to {shape}: expected (2, {outputs})")

@@ -1,6 +1,6 @@
-"""Algorithms and networks that the user typed as `module:name`: imported, and registered under that.
+"""Import algorithms and networks that the user gives on the command line as `module:name`, and register them.
 
-Only what was typed is imported: a name that was read from a file never is.
+Only names on the command line are imported. Names that were read from a file are never imported.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def register_typed(arguments: Sequence[str]) -> None:
-    """Register what the arguments of `synther train` or `synther online` name, also from the current folder."""
+    """Register all algorithms and networks `module:name` in the arguments of `synther train` or `synther online`.
+
+    Modules in the current folder are found too.
+    """
     sys.path.insert(0, "")
     try:
-        for before, word in zip(["", *arguments], arguments, strict=False):
-            option, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        for previous, word in zip(["", *arguments], arguments, strict=False):
+            option, _, value = word.partition("=") if word.startswith("--") else (previous, "", word)
             if not _CODE.fullmatch(value):
                 continue
             if option in _NETWORKS:
@@ -42,19 +45,20 @@ def register_typed(arguments: Sequence[str]) -> None:
 
 
 def import_named(place: str, option: str) -> Any:
-    """What `module:name` means."""
+    """Import and return the object `place`, given as `module:name`. `option` is its option, for error messages."""
     module, _, name = place.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        imported: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{option} {place!r} cannot be imported ({error}): expected module:name") from None
-    return found
+    return imported
 
 
 def _algorithm(place: str, option: str) -> type[Algorithm]:
-    found = import_named(place, option)
-    if not (isinstance(found, type) and issubclass(found, Algorithm) and hasattr(found, "config_class")):
-        raise ConfigError(f"{place} must be a subclass of Algorithm with a config_class, got {found!r}")
-    return found
+    """Import the algorithm `place`, given as `module:name`."""
+    imported = import_named(place, option)
+    if not (isinstance(imported, type) and issubclass(imported, Algorithm) and hasattr(imported, "config_class")):
+        raise ConfigError(f"{place} must be a subclass of Algorithm with a config_class, got {imported!r}")
+    return imported

@@ -1,4 +1,8 @@
-"""The policy of an agent (actors of all members, scaling of observations and actions), and the files of agents."""
+"""The policy of an agent, and the files of agents.
+
+A `Policy` consists of the actors of all members and the scaling of observations and actions. `write` and `read` handle
+agent files; `load_policy` reads only the policy from them.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,17 @@ from synther.errors import ConfigError, DataError, FormatError
 from synther.schema import checked, parse
 
 FORMAT = "synther-agent-1"
+"""Name of the format in the metadata of agent files."""
 
 
 class Member(TypedDict):
+    """The entry of a member in an agent file."""
+
     seed: int
 
 
 class Described(TypedDict, total=False):
-    """What the file of an agent says about it. A pixel agent has a frame."""
+    """The description in an agent file. Only pixel agents have `frame`."""
 
     algorithm: str
     config: dict[str, Any]
@@ -50,25 +57,29 @@ class Described(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Scales:
-    """Scaling between the environment and the networks."""
+    """The scaling between the units of the environment and those of the networks."""
 
     mean: Tensor
+    """Means of the observations (S, O), from each member's real data."""
     std: Tensor
-    """Mean and standard deviation of the observations, (S, O), from each member's real data."""
+    """Standard deviations of the observations (S, O), from each member's real data."""
     low: Tensor
+    """Lower bounds of the actions (A,)."""
     high: Tensor
-    """Bounds of the actions, (A,)."""
+    """Upper bounds of the actions (A,)."""
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by their names in files."""
         return {f"scales.{name}": tensor for name, tensor in vars(self).items()}
 
     def to(self, device: torch.device) -> Scales:
+        """Return a copy on `device`."""
         return Scales(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`policy.act(observations)` returns every member's deterministic actions."""
+    """The policies of all members. `policy.act(observations)` returns every member's deterministic actions."""
 
     actor: Networks
     scales: Scales
@@ -78,9 +89,9 @@ class Policy:
 
     @torch.no_grad()
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
+        """Return actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
 
-        A single observation (O,) gives (S, A).
+        A single observation (O,) gives actions (S, A).
         """
         members, size = self.scales.mean.shape
         x = torch.from_numpy(np.require(observations, np.float32, "W"))
@@ -93,9 +104,9 @@ class Policy:
 
     @torch.no_grad()
     def __call__(self, observations: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Actions (N, A) for observations (N, O), or their mean and std where the policy draws them.
+        """Return actions (N, A) for observations (N, O), or mean and std of the actions if the policy is stochastic.
 
-        The members take turns: member k acts in the rows k, S + k, 2 S + k and so on.
+        The members take turns: member k acts in rows k, S + k, 2 S + k and so on.
         """
         members, size = self.scales.mean.shape
         if observations.dim() != 2:
@@ -104,22 +115,24 @@ class Policy:
         count = len(observations)
         padded = torch.cat([observations, observations[:1].expand(-count % members, -1)])
         turns = padded.to(self.scales.mean).view(-1, members, size).transpose(0, 1)
-        found = [each.transpose(0, 1).flatten(0, 1)[:count].to(observations) for each in self._actions(turns)]
-        return found[0] if len(found) == 1 else (found[0], found[1])
+        parts = [each.transpose(0, 1).flatten(0, 1)[:count].to(observations) for each in self._actions(turns)]
+        return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
     def digest(self) -> str:
-        """What tells this policy from another one."""
-        found = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode())
+        """Return a hash of the policy, to recognise it."""
+        digest = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode())
         buffers = () if self.actor.buffers is None else (self.actor.buffers,)
         for tensor in (self.actor.weights, *buffers, *vars(self.scales).values()):
-            found.update(tensor.detach().cpu().numpy().tobytes())
-        return found.hexdigest()
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def check_sizes(self, observation: int, action: int) -> None:
-        """Refuse rows whose columns are not the agent's."""
+        """Raise an error if rows with these numbers of columns cannot be guided by this policy."""
         own = self.scales.mean.shape[1], len(self.scales.low)
         if self.squash == "argmax":
-            raise DataError("the agent has discrete actions, and rows can be guided only to continuous ones")
+            raise DataError(
+                "the agent has discrete actions, and rows can be guided only to continuous ones: choose another agent"
+            )
         if own != (observation, action):
             raise DataError(
                 f"the agent has {own[0]} observation and {own[1]} action columns, the rows {observation} and {action}: "
@@ -127,64 +140,67 @@ class Policy:
             )
 
     def _actions(self, x: Tensor) -> list[Tensor]:
-        """Actions (S, n, A) for observations (S, n, O), and their std where the policy draws them."""
+        """Return actions (S, n, A) for observations (S, n, O), and their std if the policy is stochastic."""
         s = self.scales
         output = self.actor((x - s.mean.unsqueeze(1)) / s.std.unsqueeze(1), training=False)
         if self.squash == "argmax":
             return [s.low + output.argmax(-1, keepdim=True)]
-        output, others = output[..., : len(s.low)], output[..., len(s.low) :]
+        output, log_std = output[..., : len(s.low)], output[..., len(s.low) :]
         action = output.tanh() if self.squash == "tanh" else output.clamp(-1, 1)
         scaled = torch.lerp(s.low, s.high, 0.5 * (action + 1)).clamp(s.low, s.high)
         if self.log_std is None:
             return [scaled]
-        # A draw is squashed after the noise is added: its std shrinks with the slope there.
-        return [scaled, 0.5 * (s.high - s.low) * (1 - action.square()) * others.clamp(*self.log_std).exp()]
+        # Noise is added before tanh. So the std of the action is multiplied by the slope of tanh, 1 - action^2.
+        return [scaled, 0.5 * (s.high - s.low) * (1 - action.square()) * log_std.clamp(*self.log_std).exp()]
 
     def copy(self, device: torch.device) -> Policy:
-        """A copy of the current policy on `device`."""
+        """Return a copy of the current policy on `device`."""
         return replace(self, actor=self.actor.copy(device), scales=self.scales.to(device))
 
     def members(self) -> list[MemberPolicy]:
-        """Each member alone, on the CPU."""
-        here = self.copy(torch.device("cpu"))
-        s = here.scales
+        """Return the policy of each member, on the CPU."""
+        on_cpu = self.copy(torch.device("cpu"))
+        s = on_cpu.scales
         return [
-            MemberPolicy(Policy(here.actor.member(index), replace(s, mean=mean[None], std=std[None]), self.squash))
+            MemberPolicy(Policy(on_cpu.actor.member(index), replace(s, mean=mean[None], std=std[None]), self.squash))
             for index, (mean, std) in enumerate(zip(s.mean, s.std, strict=True))
         ]
 
     def described(self) -> dict[str, Any]:
-        """Description of the policy, apart from its tensors."""
+        """Return the description of the policy, without its tensors, as JSON values."""
         drawn = {} if self.log_std is None else {"log_std": self.log_std}
         return {**self.actor.described(), "squash": self.squash, **drawn}
 
 
 @dataclass(frozen=True)
 class MemberPolicy:
-    """One member of a policy, for processes that play episodes. It needs PyTorch there."""
+    """The policy of one member, for processes that play episodes. They must import PyTorch."""
 
     policy: Policy
 
     @property
     def inputs(self) -> int:
+        """Number of observation columns."""
         return self.policy.scales.mean.shape[1]
 
     @property
     def low(self) -> NDArray[np.float32]:
+        """Lower bounds of the actions (A,)."""
         return self.policy.scales.low.numpy()
 
     @property
     def high(self) -> NDArray[np.float32]:
+        """Upper bounds of the actions (A,)."""
         return self.policy.scales.high.numpy()
 
     def act(self, observation: ArrayLike, rng: np.random.Generator | None = None) -> NDArray[np.float32]:
-        """Actions (n, A) for observations (n, O), or (A,) for (O,)."""
+        """Return deterministic actions (n, A) for observations (n, O), or (A,) for (O,). `rng` is not used."""
         actions: NDArray[np.float32] = self.policy.act(observation)[0]
         return actions
 
 
 def is_agent(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds an agent or a policy."""
+    """Return whether a file holds an agent or a policy."""
     try:
         with safe_open(path, "pt") as file:
             return bool((file.metadata() or {}).get("format") == FORMAT)
@@ -193,19 +209,19 @@ def is_agent(path: str | os.PathLike[str]) -> bool:
 
 
 def write(path: str | os.PathLike[str], described: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write an agent's file: its description and its tensors by name."""
-    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as beside:
-        beside.write_bytes(save(whole, {"format": FORMAT, "agent": json.dumps(described)}))
+    """Write an agent file: the description of the agent and its tensors by name."""
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(contiguous, {"format": FORMAT, "agent": json.dumps(described)}))
 
 
 def read(
     path: str | os.PathLike[str], *names: str, optional: tuple[str, ...] = (), pixels: bool | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the description and the tensors of an agent's file, on the CPU.
+    """Read the description and the tensors of an agent file, on the CPU.
 
-    Without `names` all tensors are read; with them, only those, and those of `optional` that are there. `pixels` says
-    whether the file must hold a pixel agent (True) or must not (False). None accepts both.
+    Without `names`, all tensors are read. Otherwise, only the tensors `names` are read, and the tensors `optional` that
+    the file has. If `pixels` is True, the file must hold a pixel agent; if it is False, it must not; None accepts both.
     """
     if not Path(path).is_file():
         raise FormatError(f"{path}: no such file; expected an agent written by Agent.save")
@@ -219,8 +235,8 @@ def read(
             if pixels is not None and pixels != ("frame" in described):
                 trained, expected = ("rows", "pixels") if pixels else ("pixels", "rows")
                 raise FormatError(f"it holds an agent trained on {trained}: expected one trained on {expected}")
-            there = file.keys()
-            wanted = [*names, *(name for name in optional if name in there)] if names else there
+            stored = file.keys()
+            wanted = [*names, *(name for name in optional if name in stored)] if names else stored
             return described, {name: file.get_tensor(name) for name in wanted}
     except (SafetensorError, OSError, KeyError) as error:
         raise FormatError(f"{path} cannot be read as an agent ({error}): train the agent again") from None
@@ -229,12 +245,14 @@ def read(
 
 
 class _About(TypedDict):
+    """The parts of a policy's description that do not belong to its actor."""
+
     squash: Squash
     log_std: NotRequired[tuple[float, float]]
 
 
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
-    """Read the policy from an agent's file. Default device: CPU."""
+    """Read the policy from an agent file. Default device: CPU."""
     names = ("mean", "std", "low", "high")
     wanted = ("actor", *(f"scales.{name}" for name in names))
     described, tensors = read(path, *wanted, optional=("actor.buffers",), pixels=False)
@@ -242,13 +260,13 @@ def load_policy(path: str | os.PathLike[str], device: torch.device | None = None
         about = checked(described.get("policy"), _About, "policy")
         actor = described_networks(tensors["actor"], tensors.get("actor.buffers"), about)
         if {tensor.dtype for tensor in tensors.values()} != {torch.float32}:
-            raise FormatError("its tensors are not of float32")
+            raise FormatError("its tensors are not float32")
         scales = Scales(**{name: tensors[f"scales.{name}"] for name in names})
         policy = Policy(actor, scales, about["squash"], about.get("log_std"))
         policy.act(np.zeros((1, policy.scales.mean.shape[1]), np.float32))
-    except (FormatError, RuntimeError, IndexError) as error:  # PyTorch's own, where weights have other shapes
+    except (FormatError, RuntimeError, IndexError) as error:  # PyTorch's errors, if weights have other shapes
         raise FormatError(f"{path} is a damaged agent file ({error}): train the agent again") from None
     except ConfigError as error:
         advice = "register it first, or install the package that has it as an entry point of synther.networks"
-        raise ConfigError(f"{path} has a network that is not known here ({error}): {advice}") from None
+        raise ConfigError(f"{path} has a network that cannot be built here ({error}): {advice}") from None
     return policy.copy(device or torch.device("cpu"))

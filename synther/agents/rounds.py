@@ -1,7 +1,7 @@
 """Training in rounds of updates. On a GPU, a whole round is captured as one CUDA graph.
 
 All random numbers of a round depend only on (member's seed, round number). So a member trains the same alone as
-together with others, and a training resumed at any update ends with the weights of an uninterrupted one.
+together with others. A training run that is resumed at any update ends with the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from synther.errors import ConfigError, FormatError
 
 
 class Round(Protocol):
-    """Consecutive updates, with their random numbers in tensors with fixed addresses."""
+    """Consecutive updates. Their random numbers are in tensors with fixed addresses, for a captured graph."""
 
     updates: int
+    """Number of updates in a round."""
     losses: dict[str, Tensor]
     """Each member's losses (S,), in the latest update that computed them."""
 
@@ -48,14 +49,14 @@ class Rounds(ABC):
 
     @abstractmethod
     def _described(self) -> dict[str, Any]:
-        """Properties that must match when training resumes from a file, as JSON values."""
+        """Return the properties that must match when training resumes from a file, as JSON values."""
 
     @abstractmethod
     def _working(self) -> AbstractContextManager[None]:
-        """Context in which updates run: device and precision."""
+        """Return the context in which updates run. It sets device and precision."""
 
     def train(self, updates: int) -> None:
-        """Run `updates` updates of every member. On a GPU they may still be running when this returns."""
+        """Run `updates` updates of every member. On a GPU, they may still be running when this method returns."""
         if updates < 0:
             raise ConfigError(f"the number of updates must be at least 0, got {updates}")
         with self._working():
@@ -71,11 +72,11 @@ class Rounds(ABC):
                 self.updates += last - first
 
     def losses(self) -> dict[str, NDArray[np.float32]]:
-        """Each member's losses (S,) in the latest update that computed them. Waits for the device."""
+        """Return each member's losses (S,) in the latest update that computed them. This waits for the device."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors that change during training (not copies)."""
+        """Return all tensors that change during training (not copies)."""
         return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
 
     @torch.no_grad()
@@ -83,7 +84,9 @@ class Rounds(ABC):
         """Resume from a `state` after `updates` updates."""
         own = self.state()
         if {name: tensor.shape for name, tensor in own.items()} != {name: state[name].shape for name in state}:
-            raise ConfigError("this state belongs to an agent with other options, members or data")
+            raise ConfigError(
+                "this state belongs to an agent with other options, members or data: load it with the same ones"
+            )
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self.updates = updates
@@ -91,33 +94,36 @@ class Rounds(ABC):
     def _go_on(
         self, path: str | os.PathLike[str], found: Mapping[str, Any], tensors: dict[str, Tensor], others: Sequence[str]
     ) -> None:
-        """Resume from a file's description and tensors, if the description matches `_described`.
+        """Resume from the description `found` and the tensors of a file, if the description matches `_described`.
 
-        `others` names further differences that the caller found.
+        `others` are the names of other differences, which the caller has noticed.
         """
-        # As JSON has them, lists and not tuples. Older files do not have n_step.
+        # Both are converted to JSON values, with lists instead of tuples. Older files do not have n_step.
         own, found = (json.loads(json.dumps(one)) for one in (self._described(), {"n_step": 1, **found}))
-        other = [*(name for name in own if own[name] != found.get(name)), *others]
-        if other:
-            raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another folder")
+        different = [*(name for name in own if own[name] != found.get(name)), *others]
+        if different:
+            raise ConfigError(f"{path} belongs to an agent with another {', '.join(different)}: choose another folder")
         if not isinstance(found.get("updates"), int):
-            raise FormatError(f"{path} is a damaged agent file: the number of updates is missing")
+            raise FormatError(
+                f"{path} is a damaged agent file, because the number of updates is missing: use another folder"
+            )
         self.load_state(tensors, found["updates"])
 
     def _whole_round(self) -> None:
+        """Run all updates of a round, which are captured the first time."""
         if self._captured is None:
             whole = partial(self._round.run, 0, self._round.updates)
             self._captured = compute.capture(whole, self.device, list(self.state().values()))
         self._captured()
 
 
-_RANDOM_BITS = 62  # bits of the integers that select rows by their remainder: the bias is one row in 2^62 / N
+_RANDOM_BITS = 62  # bits of the integers that select a row by their remainder mod N: the bias is N / 2^62
 
 
 class RandomNumbers:
-    """Random numbers of a round, in tensors with fixed addresses.
+    """The random numbers of a round, in tensors with fixed addresses.
 
-    `random` (S, updates, B) selects rows, `normal` and `uniform` are the algorithm's noise.
+    `random` (S, updates, B) selects rows. `normal` and `uniform` are the noise that the algorithm needs.
     """
 
     def __init__(
@@ -130,7 +136,7 @@ class RandomNumbers:
         self._source = torch.Generator(device)
 
     def draw(self, number: int) -> None:
-        """Draw round `number`. Each member gets the same numbers as if it were the only one."""
+        """Draw the numbers of round `number`. Each member gets the same numbers as if it was the only member."""
         for index, seed in enumerate(self.seeds):
             compute.reseed(self._source, seed, ROUNDS, number)
             self.random[index].random_(0, 1 << _RANDOM_BITS, generator=self._source)
@@ -138,10 +144,10 @@ class RandomNumbers:
             self.uniform[index].uniform_(-1, 1, generator=self._source)
 
 
-def precision_for(asked: Literal["auto", "float32", "tf32"], device: torch.device) -> compute.Precision:
+def precision_for(precision: Literal["auto", "float32", "tf32"], device: torch.device) -> compute.Precision:
     """Resolve `auto`: tf32 on a GPU, float32 on a CPU."""
-    if asked not in ("auto", "float32", "tf32"):
-        raise ConfigError(f"precision must be auto, float32 or tf32, got {asked!r}")
-    if asked == "auto":
+    if precision not in ("auto", "float32", "tf32"):
+        raise ConfigError(f"precision must be auto, float32 or tf32, got {precision!r}")
+    if precision == "auto":
         return "tf32" if device.type == "cuda" else "float32"
-    return asked
+    return precision

@@ -1,4 +1,8 @@
-"""The data of all members, stored once: tables of rows in one matrix, and arms that say where batches come from."""
+"""The data of all members, stored once. Tables of rows are in one matrix, and arms define which rows a member draws.
+
+Example: table 0 has real rows, table 1 synthetic rows. One member learns from `Arm((0,), (1.0,))`, real rows only, and
+another from `Arm((0, 1), (0.5, 0.5))`, half of each.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,14 @@ from torch import Tensor
 
 from synther.errors import ConfigError, DataError
 
-_LEAST_STD = 1e-3
+_LEAST_STD = 1e-3  # added to the std of each observation column, so that constant columns can be normalized
 
 
 class Table(Protocol):
-    """N rows of experience as arrays or tensors: (N, O), (N, A), (N,), (N, O) and (N,). For example `Transitions`."""
+    """N rows of experience as arrays or tensors, for example `Transitions`.
+
+    Observations and next observations are (N, O), actions (N, A), rewards and terminals (N,).
+    """
 
     @property
     def observation(self) -> Any: ...
@@ -35,36 +42,39 @@ class Batch(NamedTuple):
     """The rows of an update, as views of one tensor."""
 
     observation: Tensor
-    """(S, B, O), normalized if the agent normalizes"""
+    """Observations (S, B, O), normalized if the agent normalizes."""
     action: Tensor
-    """(S, B, A), within [-1, 1]"""
+    """Actions (S, B, A), within [-1, 1]."""
     reward: Tensor
-    """(S, B)"""
+    """Rewards (S, B)."""
     next_observation: Tensor
-    """(S, B, O)"""
+    """Next observations (S, B, O), normalized like the observations."""
     terminal: Tensor
-    """(S, B), 0 or 1"""
+    """Terminals (S, B), 0 or 1."""
     pair: Tensor
-    """(S, B, O + A): observation and action side by side"""
+    """Observation and action side by side (S, B, O + A)."""
     next_action: Tensor | None = None
-    """(S, B, A): the data's action in the next row, if the algorithm needs it"""
+    """The data's actions in the next rows (S, B, A), if the algorithm needs them."""
     next_known: Tensor | None = None
-    """(S, B), 1 where the next action is known, else 0"""
+    """Whether each next action is known (S, B): 1 if it is, else 0."""
     discount: Tensor | None = None
-    """(S, B): what the value of the next observation is multiplied by, if rows have their own discounts"""
+    """Factors of the next observations' values (S, B), if rows have their own discounts."""
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with each of its parts changed."""
+        """Return a batch in which `function` is applied to each part."""
         return Batch(*(None if part is None else function(part) for part in self))  # type: ignore[arg-type]
 
     def at(self, number: int) -> Batch:
-        """One of the batches of (S, updates, B, ...)."""
+        """Return batch `number` of batches (S, updates, B, ...)."""
         return self.apply(lambda part: part[:, number])
 
     @classmethod
     def of(cls, rows: Tensor, observation: int, action: int) -> Batch:
-        """Split rows (..., width) of observation, action, reward, terminal, next observation, and where rows have
-        them, next action, whether that is known, and discount."""
+        """Split rows (..., width) into their parts.
+
+        The columns are observation, action, reward, terminal and next observation. If the rows have them, next action,
+        the flag that it is known, and discount follow.
+        """
         pair = observation + action
         end = pair + 2 + observation
         known = end + action  # the column after the next action
@@ -84,12 +94,12 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """The tables that a batch is drawn from, and their shares: `Arm((0, 1), (0.5, 0.5))` is half of each."""
+    """The tables that batches are drawn from, and their shares. `Arm((0, 1), (0.5, 0.5))` draws half from each."""
 
     tables: tuple[int, ...] = (0,)
     shares: tuple[float, ...] = (1.0,)
     real: int = 0
-    """The table whose mean and standard deviation normalize the observations."""
+    """The table with the real rows. Its mean and standard deviation normalize the observations."""
 
     def __post_init__(self) -> None:
         if not self.tables or len(self.tables) != len(self.shares):
@@ -98,7 +108,7 @@ class Arm:
             raise ConfigError(f"the shares of an arm must be at least 0 and sum to 1, got {self.shares}")
 
     def counts(self, batch: int) -> list[int]:
-        """Rows of a batch from each table. They sum to `batch`; each share is rounded up or down."""
+        """Return how many of the `batch` rows of a batch come from each table. Shares are rounded up or down."""
         ends = np.rint(np.cumsum(self.shares) * batch).astype(int)
         counts: list[int] = np.diff(ends, prepend=0).tolist()
         for share, count in zip(self.shares, counts, strict=True):
@@ -111,21 +121,22 @@ class Arm:
 
 @dataclass(frozen=True)
 class Member:
-    """One of the trainings that run together: a seed, and the arm that its batches come from."""
+    """One of the agents that train together: a seed, and the arm that defines its batches."""
 
     seed: int
     arm: Arm = Arm()
 
 
 class Rows:
-    """Tables with the same columns in one matrix: observation, action, reward, terminal, next observation.
+    """Tables in one matrix with the columns observation, action, reward, terminal and next observation.
 
-    With `next_actions` there follow the next action and whether it is known: that of the extra column `next_action`
-    where a table has one, else that of the next row, if that belongs to the same episode. With `discount` there follows
-    the extra column `discount`, or this number for tables that have none.
-    `low` and `high` (A,) are the action bounds (default: -1 and 1). Actions are stored scaled to [-1, 1]. `tables` may
-    be a generator; then only one table is in memory at a time. `count` is the number of tables to expect: if all are as
-    long as the first, memory is allocated once. `names` are the tables' names in error messages (default: numbers).
+    - `tables`: the tables. If it is a generator, only one table is in memory at a time.
+    - `low`, `high` (A,): the action bounds (default: -1 and 1). Actions are stored scaled to [-1, 1].
+    - `count`: the expected number of tables. If all have as many rows as the first, memory is allocated only once.
+    - `names`: the names of the tables in error messages (default: their numbers).
+    - `next_actions`: also store the next action, and a flag that it is known. It is the extra column `next_action` of a
+      table. Without this column, it is the action of the next row, and known if that row belongs to the same episode.
+    - `discount`: also store the extra column `discount`, or this number for tables without it.
     """
 
     def __init__(
@@ -161,10 +172,11 @@ class Rows:
 
     @property
     def width(self) -> int:
+        """Number of columns of the matrix."""
         return self.matrix.shape[1]
 
     def spans(self, arm: Arm, batch: int) -> tuple[Tensor, Tensor]:
-        """For each place in a batch, start and length of its table. (B,) each"""
+        """Return, for each of the `batch` places in a batch, start and length of its table in the matrix (B,)."""
         self._check(*arm.tables, arm.real)
         counts = torch.tensor(arm.counts(batch))
         starts = torch.tensor([self.starts[table] for table in arm.tables]).repeat_interleave(counts)
@@ -172,17 +184,23 @@ class Rows:
         return starts.to(self.device), lengths.to(self.device)
 
     def standard(self, table: int) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (plus 1e-3) of a table's observations. (O,) each"""
+        """Return mean (O,) and standard deviation plus 1e-3 (O,) of a table's observations."""
         self._check(table)
-        seen = self.matrix[self.starts[table] :][: self.lengths[table], : self.observation_size]
-        mean = seen.mean(0, dtype=torch.float64).float()
-        std = (seen - mean).square_().mean(0, dtype=torch.float64).sqrt_().float()
+        observations = self.matrix[self.starts[table] :][: self.lengths[table], : self.observation_size]
+        mean = observations.mean(0, dtype=torch.float64).float()
+        std = (observations - mean).square_().mean(0, dtype=torch.float64).sqrt_().float()
         if not bool(std.isfinite().all()):
-            raise DataError("the observations are too large to be normalized: their squares overflow float32")
+            raise DataError(
+                "the observations are too large to be normalized, because their squares overflow float32: scale them, "
+                "or set agent.normalize to False"
+            )
         return mean, std + _LEAST_STD
 
     def placed(self, observation: Tensor, elsewhere: float) -> Tensor:
-        """A row (S, 1, width) with `observation` (S, O) as both observations, and `elsewhere` in the other columns."""
+        """Return rows (S, 1, width) with `observation` (S, O) as observation and as next observation.
+
+        The other columns are filled with `elsewhere`.
+        """
         row = observation.new_full((len(observation), 1, self.width), elsewhere)
         row[:, 0, : self.observation_size] = observation
         following = self.observation_size + self.action_size + 2
@@ -190,17 +208,18 @@ class Rows:
         return row
 
     def batch(self, rows: Tensor) -> Batch:
-        """Rows (S, B, width) as a `Batch`."""
+        """Return rows (S, B, width) as a `Batch`."""
         return Batch.of(rows, self.observation_size, self.action_size)
 
     def _bound(self, name: str, value: ArrayLike | None, default: float) -> Tensor:
+        """Return an action bound (A,), checked."""
         bound = torch.full((self.action_size,), default) if value is None else _column(value)
         if bound.shape != (self.action_size,) or not bool(bound.isfinite().all()):
             raise DataError(f"{name} must be {self.action_size} finite numbers, got {bound.tolist()}")
         return bound.to(self.device)
 
     def _measure(self, table: Table, low: ArrayLike | None, high: ArrayLike | None) -> None:
-        """Set sizes and bounds from the first table."""
+        """Set the sizes from the first table, and the action bounds."""
         first = _column(table.observation), _column(table.action)
         if first[0].dim() != 2 or first[1].dim() != 2:
             shapes = " and ".join(str(tuple(column.shape)) for column in first)
@@ -211,6 +230,7 @@ class Rows:
             raise DataError(f"every action needs low < high, got {self.low.tolist()} and {self.high.tolist()}")
 
     def _append(self, table: Table) -> None:
+        """Copy a table into the matrix, and check its values."""
         index, start, count = len(self.lengths), sum(self.lengths), len(table.reward)
         called = f"the {self._names[index]} rows" if index < len(self._names) else f"table {index}"
         if count == 0:
@@ -234,7 +254,7 @@ class Rows:
         extra: Mapping[str, Any] = getattr(table, "extra", {})
         if "discount" in extra and into.discount is None:
             raise ConfigError(
-                f"{called} has an extra column discount: build the rows with discount=0.99, for the others"
+                f"{called} has an extra column discount: build the rows with discount=0.99, which the other tables use"
             )
         if into.discount is not None:
             into.discount.copy_(_column(extra.get("discount", np.full(count, self.discount))))
@@ -255,7 +275,7 @@ class Rows:
             into.next_known[:-1] = linked.float()
 
     def _scale(self, name: str, action: Tensor, called: str) -> None:
-        """To [-1, 1], in place."""
+        """Scale actions to [-1, 1] in place, and check that they are within their bounds."""
         action.sub_(self.low).mul_(2 / (self.high - self.low)).sub_(1)
         if bool((action.abs() > 1 + 1e-4).any()):
             bounds = f"{self.low.tolist()} and {self.high.tolist()}"
@@ -265,6 +285,7 @@ class Rows:
             )
 
     def _check(self, *tables: int) -> None:
+        """Raise an error if a table does not exist."""
         for table in tables:
             if not 0 <= table < len(self.lengths):
                 raise ConfigError(
@@ -273,5 +294,6 @@ class Rows:
 
 
 def _column(values: Any) -> Tensor:
+    """Return an array or tensor as a float32 tensor."""
     column = values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="W"))
     return column.to(torch.float32)

@@ -1,8 +1,8 @@
-"""Networks of many members at once: one tensor holds all weights.
+"""The networks of many members at once, with all weights in one tensor.
 
-`Stack` is the fast path of plain perceptrons: each layer is one batched product, with a derivative by hand.
-`ModuleStack` runs any `nn.Module` for all members by `torch.func`. `LayerNormStack` is its fast path for layer norm.
-All have the same interface, `Networks`.
+All classes have the same interface, `Networks`. `Stack` is the fast path for plain perceptrons: each layer is one
+batched product, and its derivative is written by hand. `ModuleStack` runs any `nn.Module` for all members with
+`torch.func`. `LayerNormStack` is its fast path for perceptrons with layer norm.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from synther.agents.networks import Dropout, Initial, NetworkOptions, build_netw
 from synther.errors import ConfigError, FormatError
 from synther.schema import check_size, checked
 
-_ALIGN = 32  # elements: aligns every network's weights for fast matrix kernels
+_ALIGN = 32  # elements: the weights of each network start at a multiple of this, for fast matrix kernels
 
 
 class Networks(ABC):
-    """Networks of one kind: one network or one ensemble per member.
+    """Networks of one kind: one network, or one ensemble of E networks, per member.
 
-    `weights` is (S, P) or (S, E, P): a row is all that one network learns. `buffers`, of the same leading shape, is
-    what a pass in training mode changes by itself, such as running statistics; None for networks that have none.
-    `free` are learned numbers that belong to no layer.
+    - `weights` is (S, P) or (S, E, P). Each row holds everything that one network learns.
+    - `buffers` have the same leading shape. They hold numbers that a pass in training mode changes without gradients,
+      for example running statistics. None if the networks have no such numbers.
+    - `free` are learned numbers that belong to no layer, for example a log std. They are part of `weights`.
     """
 
     weights: Tensor
@@ -47,50 +48,54 @@ class Networks(ABC):
 
     @abstractmethod
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
-        """x (S, B, in) -> (S, B, out). The networks of an ensemble share x, or have their own (S, E, B, in).
+        """Return the outputs (S, B, out), or (S, E, B, out) of ensembles, for inputs x (S, B, in).
 
-        `training` matters where a network has dropout or batch norm.
+        The networks of an ensemble share x, or each has its own with x (S, E, B, in). `training` has an effect only on
+        networks with dropout or batch norm.
         """
 
     @abstractmethod
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """For networks with one output and a shared x (S, B, in): outputs (S, E, B) and their gradients in x
-        (S, E, B, in). Both are differentiable in the weights."""
+        """Return outputs (S, E, B), and their gradients with respect to x (S, E, B, in).
+
+        This works for networks with one output and a shared x (S, B, in). Both results are differentiable with respect
+        to the weights.
+        """
 
     @property
     @abstractmethod
     def free(self) -> Tensor:
-        """(S, F), or (S, E, F)"""
+        """The learned numbers that belong to no layer: (S, F), or (S, E, F)."""
 
     @abstractmethod
     def described(self) -> dict[str, Any]:
-        """What `described_networks` needs beside the tensors, as JSON values."""
+        """Return the JSON values from which `described_networks` builds these networks, given their tensors."""
 
     @abstractmethod
     def _with(self, weights: Tensor, buffers: Tensor | None) -> Self:
-        """The same networks with other numbers."""
+        """Return the same networks with other weights and buffers."""
 
     @property
     def _rows(self) -> Tensor:
-        """One network per row, without grouping."""
+        """The weights (N, P) of all networks, without the axes of members and ensembles."""
         return self.weights.view(-1, self.weights.shape[-1])
 
     def fixed(self) -> Self:
-        """The same networks without gradients."""
+        """Return the same networks without gradients."""
         return self._with(self.weights.detach(), self.buffers)
 
     def one(self, index: int) -> Self:
-        """One network of each member's ensemble, without gradients."""
+        """Return network `index` of each member's ensemble, without gradients."""
         return self._with(self.weights.detach()[:, index], None if self.buffers is None else self.buffers[:, index])
 
     def member(self, index: int) -> Self:
-        """The networks of one member, as a copy without gradients."""
+        """Return a copy of the networks of one member, without gradients."""
         part = slice(index, index + 1)
         weights = self.weights.detach()[part].clone()
         return self._with(weights, None if self.buffers is None else self.buffers[part].clone())
 
     def chosen(self, subset: Tensor) -> Self:
-        """Copies of the networks of each member's ensemble with the indices `subset` (S, count)."""
+        """Return copies of the networks with the indices `subset` (S, count) in each member's ensemble."""
         members, ensemble = self.weights.shape[:2]
         first = torch.arange(0, members * ensemble, ensemble, device=subset.device).unsqueeze(1)
         places = (first + subset).flatten()
@@ -101,19 +106,19 @@ class Networks(ABC):
         return self._with(rows(self.weights), None if self.buffers is None else rows(self.buffers))
 
     def clone(self) -> Self:
-        """A copy without gradients, such as a target network."""
+        """Return a copy without gradients, for example as a target network."""
         return self.copy(self.weights.device)
 
     def copy(self, device: torch.device) -> Self:
-        """A copy of the current networks on `device`."""
+        """Return a copy of the current networks on `device`."""
         buffers = None if self.buffers is None else self.buffers.to(device, copy=True)
         return self._with(self.weights.detach().to(device, copy=True), buffers)
 
 
 class Stack(Networks):
-    """Multi-layer perceptrons of one shape with ReLU between their layers.
+    """Multi-layer perceptrons of one shape, with ReLU between their layers.
 
-    A row of the weights is `matrices, biases, free, padding`. `networks.MLP` is the same in plain PyTorch.
+    Each row of the weights is `matrices, biases, free, padding`. `networks.MLP` is the same network in plain PyTorch.
     """
 
     def __init__(self, weights: Tensor, sizes: Sequence[int], free: int = 0) -> None:
@@ -126,8 +131,8 @@ class Stack(Networks):
         return self.weights[..., start : start + self.free_size]
 
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
-        found = outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
-        return found.view(*self.weights.shape[:-1], *found.shape[1:])
+        every = outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
+        return every.view(*self.weights.shape[:-1], *every.shape[1:])
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         lead = self.weights.shape[:-1]
@@ -143,7 +148,7 @@ class Stack(Networks):
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Which module each network of a `ModuleStack` is."""
+    """Describes the module of each network of a `ModuleStack`."""
 
     kind: str
     """A name in `networks.NETWORKS`."""
@@ -152,11 +157,12 @@ class NetworkSpec:
     options: NetworkOptions
 
     def build(self) -> nn.Module:
+        """Return one module with random weights."""
         return build_network(self.kind, self.inputs, self.outputs, self.options)
 
 
 class _Flat:
-    """Where each tensor of a module lies in one row of numbers. Every tensor begins at a multiple of `_ALIGN`."""
+    """The positions of a module's tensors in one row of numbers. Every tensor begins at a multiple of `_ALIGN`."""
 
     def __init__(self, tensors: Mapping[str, Tensor], free: int = 0) -> None:
         self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -168,6 +174,7 @@ class _Flat:
         self.size = self.free_start + _aligned(free)
 
     def row(self, tensors: Mapping[str, Tensor], free: Sequence[float] = ()) -> Tensor:
+        """Copy the tensors and the free numbers into a new row (size,)."""
         row = torch.zeros(self.size)
         for name, tensor in tensors.items():
             row[self.starts[name] :][: tensor.numel()] = tensor.detach().flatten()
@@ -175,14 +182,14 @@ class _Flat:
         return row
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """The tensors of all networks: (..., size) -> (..., *shape) each."""
+        """Return views of rows (..., size), by the names of the tensors. Each view is (..., *shape)."""
         return {
             name: torch.unflatten(rows[..., start : start + shape.numel()], -1, shape or (1,))
             for (name, shape), start in zip(self.shapes.items(), self.starts.values(), strict=True)
         }
 
     def in_order(self, rows: Tensor) -> list[Tensor]:
-        """The same without names."""
+        """Return the same views without names, in the order of the module."""
         return list(self.views(rows).values())
 
 
@@ -191,7 +198,7 @@ def _aligned(count: int) -> int:
 
 
 class ModuleStack(Networks):
-    """Networks that are any `nn.Module`, run for all members at once by `torch.func`."""
+    """Networks of any `nn.Module`. `torch.func` runs them for all members at once."""
 
     def __init__(self, weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> None:
         self.weights, self.buffers, self.spec, self.free_size = weights, buffers, spec, free
@@ -199,10 +206,13 @@ class ModuleStack(Networks):
         template = spec.build()
         self._parameters = _Flat(dict(template.named_parameters()), free)
         self._buffers = _Flat(dict(template.named_buffers()))
-        # One for each mode, because another thread may evaluate while this one trains.
+        # One module for each mode, because another thread may evaluate while this one trains.
         self._modules = {True: template.train(), False: copy.deepcopy(template).eval()}
         if weights.shape[-1] != self._parameters.size:
-            raise ConfigError(f"network {spec.kind!r} has other parameters than the weights of this agent")
+            raise ConfigError(
+                f"network {spec.kind!r} has other parameters than the weights of this agent: use the version of the "
+                "network with which the agent was trained"
+            )
 
     @property
     def free(self) -> Tensor:
@@ -215,16 +225,16 @@ class ModuleStack(Networks):
             return functional_call(module, (parameters, buffers), (x,))
 
         ensemble = self.weights.dim() == 3
-        own = x.dim() == 4
+        separate_inputs = x.dim() == 4
         run: Any = forward
         if ensemble:
-            run = vmap(run, in_dims=(0, 0, 0 if own else None), randomness="different")
-        found: Tensor = vmap(run, randomness="different")(
+            run = vmap(run, in_dims=(0, 0, 0 if separate_inputs else None), randomness="different")
+        every: Tensor = vmap(run, randomness="different")(
             self._parameters.views(self.weights),
             {} if self.buffers is None else self._buffers.views(self.buffers),
             x,
         )
-        return found
+        return every
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -245,7 +255,7 @@ class ModuleStack(Networks):
         return same
 
     def clone(self) -> Self:
-        """A copy without gradients, such as a target network. Its dropout has other masks."""
+        """Return a copy without gradients, for example as a target network. Its dropout uses other masks."""
         same = super().clone()
         if same.buffers is not None:
             views = same._buffers.views(same.buffers)
@@ -257,18 +267,18 @@ class ModuleStack(Networks):
 
 
 class LayerNormStack(ModuleStack):
-    """The fast path of perceptrons with layer norm. Its rows and files are those of `ModuleStack`."""
+    """The fast path for perceptrons with layer norm. Its weights and files have the layout of `ModuleStack`."""
 
     kinds: ClassVar[dict[str, bool]] = {"layer_norm": True, "layer_norm_last": False}
-    """Whether the norm comes before the ReLU."""
+    """Names of the networks, and whether their layer norm comes before the ReLU."""
 
     def __init__(self, weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> None:
         super().__init__(weights, buffers, spec, free)
         self._layers = NormLayers(self._parameters.in_order, self.kinds[spec.kind])
 
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
-        found = normed_outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self._layers)
-        return found.view(*self.weights.shape[:-1], *found.shape[1:])
+        every = normed_outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self._layers)
+        return every.view(*self.weights.shape[:-1], *every.shape[1:])
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         lead = self.weights.shape[:-1]
@@ -277,7 +287,7 @@ class LayerNormStack(ModuleStack):
 
 
 def stack_modules(weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> ModuleStack:
-    """Networks of any kind, on the fast path if their kind has one."""
+    """Return networks of the kind `spec`, on the fast path if there is one for this kind."""
     fast = spec.kind in LayerNormStack.kinds and not spec.options.dropout
     return (LayerNormStack if fast else ModuleStack)(weights, buffers, spec, free)
 
@@ -290,20 +300,26 @@ def draw_modules(
     ensemble: int | None = None,
     free: Sequence[float] = (),
 ) -> ModuleStack:
-    """Trainable networks of any kind. Each member's weights are drawn from its own generator (on the CPU)."""
+    """Return trainable networks of the kind `spec`.
+
+    The initial weights of each member are drawn from its own generator in `sources` (on the CPU).
+    """
     weights, buffers = [], []
     with torch.random.fork_rng(devices=[]):
         for source in sources:
             torch.default_generator.set_state(source.get_state())
             for _ in range(ensemble or 1):
                 module = spec.build()
-                parameters, own = dict(module.named_parameters()), dict(module.named_buffers())
+                parameters, module_buffers = dict(module.named_parameters()), dict(module.named_buffers())
                 weights.append(_Flat(parameters, len(free)).row(parameters, free))
-                buffers.append(_Flat(own).row(own))
+                buffers.append(_Flat(module_buffers).row(module_buffers))
             source.set_state(torch.default_generator.get_state())
     lead = (len(sources),) if ensemble is None else (len(sources), ensemble)
     if len({(len(row), len(kept)) for row, kept in zip(weights, buffers, strict=True)}) > 1:
-        raise ConfigError(f"network {spec.kind!r} has another number of parameters each time it is built")
+        raise ConfigError(
+            f"network {spec.kind!r} has a different number of parameters each time it is built: build it in the same "
+            "way every time"
+        )
     rows = torch.stack(weights).view(*lead, -1).to(device).requires_grad_()
     kept = torch.stack(buffers).view(*lead, -1).to(device) if buffers[0].numel() else None
     return stack_modules(rows, kept, replace(spec, options=replace(spec.options, initial=None)), len(free))
@@ -324,21 +340,24 @@ class _Modules(TypedDict):
     free: int
 
 
-_DEEPEST = 10_000
+_DEEPEST = 10_000  # maximum number of layers in a file, so that a damaged file cannot exhaust the memory
 
 
 def described_networks(weights: Tensor, buffers: Tensor | None, about: dict[str, Any]) -> Networks:
-    """The networks that `Networks.described` describes."""
+    """Build networks from their tensors and their description `about`, the result of `Networks.described`."""
     if "network" not in about:
         plain = checked(about, _Perceptrons, "policy")
         sizes, free = plain["sizes"], plain["free"]
         if len(sizes) < 2 or min(*sizes, free) < 0 or sum(numbers(sizes)) + free > weights.shape[-1]:
-            raise FormatError(f"policy.sizes is {sizes}: expected those of {weights.shape[-1]:,} weights")
+            raise FormatError(f"policy.sizes is {sizes}: expected the layer sizes of {weights.shape[-1]:,} weights")
         return Stack(weights, sizes, free)
     other = checked(about, _Modules, "policy")
     width, depth, inputs, outputs = (other[name] for name in ("width", "depth", "inputs", "outputs"))
     if min(width, depth, inputs, outputs) < 0 or depth > _DEEPEST:
-        raise FormatError(f"policy: {depth} layers of {width} for {inputs} inputs and {outputs} outputs are no network")
+        raise FormatError(
+            f"policy: expected a network with sizes of at least 0 and at most {_DEEPEST:,} layers, got {depth} layers "
+            f"of {width} units with {inputs} inputs and {outputs} outputs"
+        )
     check_size(4 * width * (inputs + depth * width + outputs), weights.nbytes)  # before the modules are built
     spec = NetworkSpec(other["network"], inputs, outputs, NetworkOptions(width, depth, other["dropout"]))
     return stack_modules(weights, buffers, spec, other["free"])
@@ -353,7 +372,10 @@ def draw_stack(
     initial: Initial | None = None,
     free: Sequence[float] = (),
 ) -> Stack:
-    """A trainable stack. Each member's weights are drawn from its own generator (on the CPU)."""
+    """Return a trainable stack of perceptrons with the layer sizes `sizes`.
+
+    The initial weights of each member are drawn from its own generator in `sources` (on the CPU).
+    """
     initial = initial or Initial()
     used = sum(numbers(sizes)) + len(free)
     weights = torch.zeros(len(sources), ensemble or 1, -(-used // _ALIGN) * _ALIGN)
