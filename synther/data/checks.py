@@ -1,4 +1,4 @@
-"""Checks of the rows a generator is fitted on, of the number of rows to draw, and of the seed to draw them with."""
+"""Checks of the rows that a generator is fitted on, of the number of rows to sample, and of the seed."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from synther.plain import whole_seed
 
 
 def check_kind(rows: Any) -> None:
-    """Refuse what is not made of rows."""
+    """Raise an error if `rows` are not `Transitions`."""
     if not isinstance(rows, Transitions):
         raise DataError(
-            f"expected Transitions, got {type(rows).__name__}: read(path) and Transitions.of(arrays) make them"
+            f"expected Transitions, got {type(rows).__name__}: create them with read(path) or Transitions.of(arrays)"
         )
 
 
 def check_rows(rows: Transitions) -> None:
-    """Refuse rows from which nothing can be learned."""
+    """Raise an error if nothing can be learned from `rows`."""
     check_kind(rows)
     if len(rows) < 2:
-        raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
+        raise DataError(
+            f"a generator cannot be fitted on {len(rows)} row: expected at least 2; thousands are recommended"
+        )
     if all((array == array[:1]).all() for name, array in rows.arrays().items() if name != "timeout"):
         raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
 
 
 def check_count(count: int | None) -> int:
-    """A number of rows as an int, 5e6 included; refuse what cannot be drawn."""
+    """Return a number of rows as an int. Whole floats such as 5e6 are accepted. Raise an error for any other value."""
     if not isinstance(count, (int, float, np.number)) or not count >= 1 or count % 1:
         raise ConfigError(f"the number of samples must be a whole number and at least 1, got {count!r}")
     return int(count)
 
 
 def drawing_seed(seed: int | None) -> int:
-    """The given seed, or fresh entropy of the operating system for None.
+    """Return the given seed, or a random one from the operating system if it is None.
 
-    A fresh seed is above 2**32, where none of the streams is that a model draws from for itself.
+    A random seed is above 2**32, so that it never equals a seed that the model uses internally.
     """
     return 1 << 62 | secrets.randbits(62) if seed is None else whole_seed(seed)

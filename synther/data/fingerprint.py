@@ -1,4 +1,4 @@
-"""By what rows are known again."""
+"""`fingerprint`: a digest by which a data set is recognised again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from synther.data.transitions import Transitions
 
 
 class Known(Protocol):
-    """Rows that are not in memory, and know their digest."""
+    """Rows that are not in memory but have a stored digest."""
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """The digest of the rows."""
+        ...
 
 
 def fingerprint(rows: Transitions | Known) -> str:
-    """A digest of the values and spaces of `rows`, to tell whether a model or a checkpoint belongs to them."""
+    """Return a digest of the values and spaces of `rows`. It shows whether a model or a checkpoint belongs to them."""
     if not isinstance(rows, Transitions):
         return rows.fingerprint
     known: list[Any] = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]

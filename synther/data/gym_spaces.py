@@ -1,7 +1,8 @@
-"""Gymnasium's spaces to ours, and batches of their values to flat rows and back.
+"""Converts Gymnasium spaces to those of `synther.data.spaces`, and batches of their values to flat rows and back.
 
-Flattening follows `gymnasium.spaces.utils` column for column (its order of Dict keys, its one-hot vectors, its dtype),
-but takes a whole batch at once: a Dict is a dict of arrays, a Tuple a tuple of arrays, all with the batch axis first.
+The columns are the same as in `gymnasium.spaces.utils.flatten` (order of Dict keys, one-hot vectors, dtype), but a
+whole batch is flattened at once. A batch of a Dict is a dict of arrays, a batch of a Tuple is a tuple of arrays, and
+the first axis of every array is the batch.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ _log = logging.getLogger(__name__)
 
 
 def gymnasium_spaces() -> Any:
+    """Return the module `gymnasium.spaces`, or raise an error that says how to install Gymnasium."""
     try:
         import gymnasium.spaces
     except ImportError:
-        raise MissingExtra("gymnasium", "gym", "understanding a Gymnasium space") from None
+        raise MissingExtra("gymnasium", "gym", "reading a Gymnasium space") from None
     return gymnasium.spaces
 
 
 def observation_space(space: Any) -> Space:
-    """What is known of the columns that observations of `space` flatten to."""
+    """Return the space of flattened observations of a Gymnasium `space`."""
     gym = gymnasium_spaces()
     if isinstance(space, gym.Box):
         return (_box(space),) if int(np.prod(space.shape)) else ()
@@ -42,7 +44,8 @@ def observation_space(space: Any) -> Space:
 
 
 def action_space(space: Any) -> Space:
-    """What is known of actions: real columns of a Box, or integers of Discrete and MultiDiscrete."""
+    """Return the space of the actions of a Gymnasium `space`: real columns of a Box, or integers of a Discrete or
+    MultiDiscrete space."""
     gym = gymnasium_spaces()
     if isinstance(space, gym.Box):
         return (_box(space),)
@@ -52,13 +55,13 @@ def action_space(space: Any) -> Space:
         sizes, starts = space.nvec.reshape(-1), space.start.reshape(-1)
         return tuple(spaces.Discrete(int(size), int(start)) for size, start in zip(sizes, starts, strict=True))
     raise DataError(
-        f"actions of a {type(space).__name__} space: expected Box, Discrete or MultiDiscrete; "
-        "wrap the environment so that its actions are one of these"
+        f"actions of a {type(space).__name__} space are not supported: expected Box, Discrete or MultiDiscrete; "
+        "wrap the environment so that its action space is one of these"
     )
 
 
 def actions(space: Any, values: Any) -> Array:
-    """A batch of actions to (N, A) numbers, or (N,) integers of a Discrete space."""
+    """Convert a batch of actions to numbers (N, A), or to integers (N,) for a Discrete space."""
     gym = gymnasium_spaces()
     action_space(space)
     batch = np.asarray(values)
@@ -68,34 +71,35 @@ def actions(space: Any, values: Any) -> Array:
 
 
 def believed(space: Space, action: Array) -> Space | None:
-    """`space`, or None where recorded actions leave it: policies without a squashing output often do."""
+    """Return `space`, or None if recorded actions are outside it, as those of policies without tanh often are."""
     try:
         spaces.check(space, action.reshape(len(action), -1), "action")
     except DataError as error:
-        _log.warning("the declared action space is left aside: %s", error)
+        _log.warning("the declared action space is ignored: %s", error)
         return None
     return space
 
 
 def width(space: Any) -> int:
-    """How many columns observations of `space` flatten to."""
+    """Return the number of columns of flattened observations of a Gymnasium `space`."""
     return spaces.width(observation_space(space))
 
 
 def dtype(space: Any) -> np.dtype[Any]:
-    """What `gymnasium.spaces.flatten` would give."""
+    """Return the dtype that `gymnasium.spaces.flatten` gives observations of `space`."""
     gym = gymnasium_spaces()
     if isinstance(space, (gym.Box, gym.MultiBinary, gym.Discrete, gym.MultiDiscrete)):
-        found: np.dtype[Any] = np.dtype(space.dtype)
+        flat_dtype: np.dtype[Any] = np.dtype(space.dtype)
     else:
-        found = np.result_type(*(dtype(inner) for _, inner in _inner(space, "observation")))
-    return found
+        flat_dtype = np.result_type(*(dtype(inner) for _, inner in _inner(space, "observation")))
+    return flat_dtype
 
 
 def flat(space: Any, observation: Any) -> Array:
-    """One observation as a row of its own: some environments write into the same array each time.
+    """Flatten one observation to a new array, because some environments reuse the array that they return.
 
-    Its type is that of the environment, but whole numbers of a space of real ones become real, as the next may be.
+    The dtype is that of the observation. But integers in a space of real numbers become real numbers, because the next
+    observation may not be whole.
     """
     gym = gymnasium_spaces()
     if not isinstance(space, (gym.Box, gym.MultiBinary)):
@@ -105,14 +109,14 @@ def flat(space: Any, observation: Any) -> Array:
 
 
 def flatten(space: Any, values: Any, rows: int) -> Array:
-    """A batch of `rows` observations to (rows, width)."""
+    """Flatten a batch of `rows` observations to an array (rows, width)."""
     out = np.empty((rows, width(space)), dtype(space))
     flatten_into(space, values, out)
     return out
 
 
 def flatten_into(space: Any, values: Any, out: Array) -> None:
-    """The same, written to an array that is already there."""
+    """Flatten a batch of observations into the array `out` (rows, width)."""
     gym = gymnasium_spaces()
     rows = len(out)
     if isinstance(space, (gym.Box, gym.MultiBinary)):
@@ -130,11 +134,11 @@ def flatten_into(space: Any, values: Any, out: Array) -> None:
 
 
 def unflatten(space: Any, flat: Array) -> Any:
-    """(N, width) rows back to a batch of observations; where these are integers, numbers go to the nearest one."""
+    """Convert flat rows (N, width) back to a batch of observations. In integer spaces, real numbers are rounded."""
     gym = gymnasium_spaces()
     rows = len(flat)
     if isinstance(space, (gym.Box, gym.MultiBinary)):
-        if np.dtype(space.dtype).kind in "biu" and flat.dtype.kind == "f":  # of 256 a byte would make 0
+        if np.dtype(space.dtype).kind in "biu" and flat.dtype.kind == "f":  # clip first: as a byte, 256 would become 0
             low, high = (space.low, space.high) if isinstance(space, gym.Box) else (np.zeros(1), np.ones(1))
             flat = np.clip(np.rint(flat), low.reshape(-1), high.reshape(-1))
         return flat.astype(space.dtype, copy=False).reshape(rows, *space.shape)
@@ -153,7 +157,8 @@ def unflatten(space: Any, flat: Array) -> Any:
 
 
 def flat_box(space: Space | None, columns: int, of: np.dtype[Any]) -> Any:
-    """A Gymnasium Box for flat columns: their known bounds, else all that the dtype can hold."""
+    """Return a Gymnasium Box for flat columns of dtype `of`, with the bounds of `space`, or with the limits of the
+    dtype if there is no space."""
     gym = gymnasium_spaces()
     if of.kind == "f":
         low, high = np.full(columns, -np.inf), np.full(columns, np.inf)
@@ -175,7 +180,8 @@ def flat_box(space: Space | None, columns: int, of: np.dtype[Any]) -> Any:
 
 
 def flat_discrete(space: Space | None, values: Array) -> Any:
-    """Gymnasium's Discrete or MultiDiscrete for integer actions, with the values seen where no space is known."""
+    """Return a Gymnasium Discrete or MultiDiscrete space for integer actions. Without a `space`, its range is that of
+    `values`."""
     gym = gymnasium_spaces()
     columns = values.reshape(len(values), -1)
     if space and all(isinstance(part, spaces.Discrete) for part in space):
@@ -195,27 +201,31 @@ def _box(space: Any) -> spaces.Box:
 
 
 def _inner(space: Any, what: str) -> list[tuple[Any, Any]]:
+    """Return the keys and the spaces inside a Dict or Tuple space. `what` is for the error text."""
     gym = gymnasium_spaces()
     if isinstance(space, gym.Dict):
         return list(space.spaces.items())
     if isinstance(space, gym.Tuple):
         return list(enumerate(space.spaces))
     raise DataError(
-        f"{what}s of a {type(space).__name__} space have no fixed columns: expected Box, Discrete, MultiBinary, "
-        "MultiDiscrete, or a Dict or Tuple of these; wrap the environment so that they are one of these"
+        f"{what}s of a {type(space).__name__} space have no fixed number of columns: expected Box, Discrete, "
+        f"MultiBinary, MultiDiscrete, or a Dict or Tuple of these; wrap the environment so that its {what} space is "
+        "one of these"
     )
 
 
 def _batch(values: Any, space: Any, rows: int, columns: int) -> Array:
+    """Return a batch of values of `space` as an array (rows, columns)."""
     batch = np.asarray(values, space.dtype)
     if batch.size != rows * columns or len(batch) != rows:
-        raise DataError(f"values of {space} have shape {batch.shape}: expected {rows:,} rows of {columns}")
+        raise DataError(f"values of {space} have shape {batch.shape}: expected {rows:,} rows of {columns} numbers")
     return batch.reshape(rows, columns)
 
 
 def _one_hot(index: Array, sizes: Array, out: Array) -> None:
+    """Write the one-hot codes of indices (N, K) into `out`. `sizes` (K,) are the numbers of values."""
     if ((index < 0) | (index >= sizes)).any():
-        raise DataError(f"a discrete value lies outside its space of {sizes.tolist()} values")
+        raise DataError(f"a discrete value is outside its space, which has {sizes.tolist()} values")
     offsets = np.cumsum(sizes) - sizes
     out[:] = 0
     np.put_along_axis(out, index + offsets, 1, axis=1)

@@ -1,4 +1,7 @@
-"""How an environment of Gymnasium was made, beside its id: the options that it differs by from a registered one."""
+"""Finds the options with which a Gymnasium environment was created, and creates a spec from an id and options.
+
+Only options that differ from the registered environment are stored.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ _LIMIT = "max_episode_steps"
 
 
 def options_of(spec: Any) -> dict[str, Any] | None:
-    """What `gymnasium.make` has to be told beside the id, for the same environment; None where that is nothing."""
+    """Return the keyword arguments of `gymnasium.make` that recreate the environment, besides its id. Return None if
+    none are needed."""
     from gymnasium.envs.registration import registry
 
     registered = registry.get(spec.id)
@@ -27,14 +31,14 @@ def options_of(spec: Any) -> dict[str, Any] | None:
     try:
         return json.loads(json.dumps(options)) or None
     except (TypeError, ValueError):
-        _log.warning("%s was made with options that no file can hold: they are left aside", spec.id)
+        _log.warning("%s was created with options that cannot be saved as JSON: they are ignored", spec.id)
         return None
 
 
 def spec_of(env_id: str, options: dict[str, Any] | None) -> Any:
-    """The other way round, of a registered environment; else Gymnasium raises.
+    """Return the spec of a registered environment with these options. Gymnasium raises an error for an unknown id.
 
-    The id may come from a file, so that the module of `module:Env-v0` is not imported here.
+    The id may come from a file. So for an id such as `module:Env-v0`, the module is not imported.
     """
     import gymnasium
 
@@ -50,5 +54,5 @@ def spec_of(env_id: str, options: dict[str, Any] | None) -> Any:
 def _same(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except ValueError:  # arrays
+    except ValueError:  # such as arrays
         return False

@@ -1,4 +1,4 @@
-"""The replay data that comes with the package, so that everything can be tried before anything is downloaded."""
+"""The replay data that is part of the package, so that everything can be tried without a download."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from synther.errors import FormatError
 
 
 def names() -> tuple[str, ...]:
-    """What `path` knows, such as `hopper-sac`."""
+    """Return the names that `path` accepts, such as `hopper-sac`."""
     return tuple(sorted(file.stem for file in _folder().glob("*.npz")))
 
 
 def path(name: str) -> Path:
-    """The file of a shipped data set; what is in it stands in README.md beside it."""
+    """Return the file of a data set of the package. README.md in the same folder describes it."""
     if name not in names():
-        raise FormatError(f"no data set called {name!r} comes with the package: expected {' or '.join(names())}")
+        raise FormatError(f"the package has no data set {name!r}: expected {' or '.join(names())}")
     return _folder() / f"{name}.npz"
 
 
 def hopper() -> Path:
-    """Everything one SAC agent saw while it learned Gymnasium's Hopper-v5."""
+    """Return the file with all rows that one SAC agent saw while it learned Gymnasium's Hopper-v5."""
     return path("hopper-sac")
 
 

@@ -1,7 +1,7 @@
-"""What is known about the values of an observation or an action before any row is seen.
+"""Spaces: the values that an observation or action may have.
 
-A space is a tuple of parts, one after the other along the columns of the array. It is plain data, so that a file or a
-model can carry it as JSON and be read without Gymnasium.
+A space is a tuple of parts (Box, Binary, Discrete, OneHot), one after the other along the columns of the array. It is
+plain data, so that files and models can store it as JSON and can be read without Gymnasium.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from synther.schema import checked
 
 @dataclass(frozen=True)
 class Box:
-    """Real columns between bounds (infinite where there is none)."""
+    """Real columns with bounds. A missing bound is infinite."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):  # which may come as lists, or arrays
+        for name in ("low", "high"):  # lists and arrays are accepted too
             object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
         if len(self.low) != len(self.high) or not self.low:
-            raise DataError(f"Box: expected as many low as high bounds, got {len(self.low)} and {len(self.high)}")
+            raise DataError(
+                f"Box: expected as many low as high bounds, and at least one, got {len(self.low)} and {len(self.high)}"
+            )
         for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             if not low <= high:
                 raise DataError(f"Box: expected low <= high, got {low} and {high} in column {column}")
@@ -39,6 +41,7 @@ class Box:
 
     @classmethod
     def uniform(cls, low: float, high: float, width: int) -> Box:
+        """Return a Box with the same bounds for all `width` columns."""
         return cls((float(low),) * width, (float(high),) * width)
 
 
@@ -55,7 +58,7 @@ class Binary:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One column of integers `start`, ..., `start + size - 1` without an order between them."""
+    """One column of categories: integers `start`, ..., `start + size - 1` without an order."""
 
     size: int
     start: int = 0
@@ -71,7 +74,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class OneHot:
-    """`size` columns of which exactly one is 1."""
+    """`size` columns of 0 and 1, with exactly one 1 in each row."""
 
     size: int
 
@@ -91,15 +94,17 @@ _PARTS: dict[str, type[Part]] = {part.__name__.lower(): part for part in (Box, B
 
 
 def width(space: Space) -> int:
+    """Return the number of columns of a space."""
     return sum(part.width for part in space)
 
 
 def number_to_json(value: Any) -> Any:
-    """Infinities as text, since strict JSON has no word for them; everything else as it is."""
+    """Return infinities as text, because strict JSON cannot represent them, and other values unchanged."""
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def number_from_json(value: Any) -> Any:
+    """Return the infinity that "inf" or "-inf" stands for, and other values unchanged."""
     return float(value) if isinstance(value, str) and value in ("inf", "-inf") else value
 
 
@@ -134,18 +139,21 @@ def _part(entry: dict[str, Any]) -> Part:
 
 
 def check_parts(space: Space | None, name: str) -> None:
-    """Raise where a space is none of ours: a part alone, or one of Gymnasium's."""
+    """Raise an error if `space` is not a tuple of parts, for example a single part or a Gymnasium space. `name` is for
+    the error text."""
     if space is not None and not (isinstance(space, tuple) and all(isinstance(part, Part) for part in space)):
         raise DataError(
             f"{name} is {space!r}: expected a tuple of parts such as (Box.uniform(-1, 1, 6),); "
-            f"{name}() of synther.data.gym_spaces makes one of a Gymnasium space"
+            f"{name}() of synther.data.gym_spaces converts a Gymnasium space"
         )
 
 
 def check(space: Space, values: NDArray[Any], name: str) -> None:
-    """Raise where `values` (N, W) leave `space`, naming row, column, value and what was allowed.
+    """Raise an error if `values` (N, W) are outside `space`. It names the first row, column and value, and the allowed
+    values.
 
-    A millionth of a bound's span is forgiven: float32 actions of a float64 box are off by that much.
+    The tolerance at the bounds of a Box is a millionth of their distance, because float32 actions may be off from
+    float64 bounds by that much.
     """
     if values.shape[1] != width(space):
         raise DataError(f"{name}: the space has {width(space)} columns, the array {values.shape[1]}")

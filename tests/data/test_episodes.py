@@ -115,7 +115,7 @@ def test_held_out_rows_are_whole_episodes_where_these_are_known(known: bool) -> 
         assert len(np.unique(ids)) == 6
     assert hold_out(rows, 0.1, seed=3)[1].equals(held_out)
     assert not hold_out(rows, 0.1, seed=4)[1].equals(held_out)
-    with pytest.raises(DataError, match="leaves none"):
+    with pytest.raises(DataError, match="leaves no row"):
         hold_out(rows[:1], 0.5, seed=0)
 
 
@@ -206,7 +206,7 @@ def test_next_actions_of_n_step_rows_are_those_after_the_last_step() -> None:
     rows = with_next_actions(episodes(6, timeouts=True))
     made = n_step_rows(rows, 3, 0.9)
     np.testing.assert_array_equal(made.extra["next_action"], rows.extra["next_action"][[2, 3, 4, 4, 4]])
-    with pytest.raises(DataError, match="with_next_actions first"):
+    with pytest.raises(DataError, match="with_next_actions before n_step_rows"):
         with_next_actions(n_step_rows(episodes(6), 3, 0.9))
     with pytest.raises(DataError, match="episodes"):
         with_next_actions(episodes(8)[[0, 2, 4, 6]])
@@ -242,5 +242,5 @@ def test_a_time_limit_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> Non
     warn_of_time_limit(ending(3, 50, 90))
     [record] = caplog.records
     assert record.levelname == "WARNING"
-    assert "'Rhythm-v0' come every 20 rows" in record.getMessage()
+    assert "'Rhythm-v0' are 20 rows apart" in record.getMessage()
     assert "`timeouts`" in record.getMessage()
