@@ -151,4 +151,4 @@ TASKS: dict[str, Place] = {
     "InvertedDoublePendulum-v5": _double_pendulum,
     **CLASSIC,
 }
-"""Ids of the tasks whose whole state can be derived from the observation."""
+"""The supported tasks, by id. Their whole state can be derived from the observation."""

@@ -154,7 +154,7 @@ class Guide:
 class Wanderer:
     """Policy that goes to randomly drawn free cells of a maze, one after the other. It ignores the goal of the task.
 
-    Its actions are those of the guide, in [-1, 1], with Gaussian noise of std `noise`. The object stores the current
+    It takes the actions of the guide, in [-1, 1], and adds Gaussian noise of std `noise`. The object stores the current
     target of each episode, so use a new object for each set of parallel episodes.
     """
 

@@ -210,4 +210,4 @@ _DOMAINS: dict[str, tuple[Place, tuple[str, ...]]] = {
 TASKS: dict[str, Place] = {
     f"{PREFIX}{domain}-{name}-v0": place for domain, (place, names) in _DOMAINS.items() for name in names
 }
-"""The supported tasks: their whole state can be derived from the observation. Ids are those of shimmy."""
+"""The supported tasks, by their id in shimmy. Their whole state can be derived from the observation."""

@@ -1,6 +1,7 @@
-"""Pixel agents: all members are trained at once, in rounds of updates that stack frames on the device.
+"""Pixel agents. All members are trained at once, in rounds of several updates. Frames are stacked on the device.
 
-`PixelAgentBase` is what offline agents (`PixelAgent`) and online learners (`learner.py`) share: policy, encoder, files.
+`PixelAgentBase` is the base class of offline agents (`PixelAgent`) and online learners (`learner.py`). It provides
+policy, encoder and files.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from synther.pixels.policy import PixelPolicy
 from synther.pixels.store import FrameStore, shift_offsets
 
 ADVICE = "train fewer seeds together, keep fewer frames, or lower agent.batch_size"
-"""Shown when the device is out of memory."""
+"""Advice in the error message if the device is out of memory."""
 
 
 class PixelAgentBase(Rounds):
-    """All members of a pixel algorithm. `store` keeps the frames on the device."""
+    """Trains all members of a pixel algorithm. `store` keeps the frames on the device."""
 
     algorithm: PixelAlgorithm
 
@@ -54,23 +55,23 @@ class PixelAgentBase(Rounds):
 
     @abstractmethod
     def _learned_from(self) -> dict[str, Any]:
-        """Properties of the data that must match when training resumes from a file, as JSON values."""
+        """Return properties of the data as JSON values. They must match when training resumes from a file."""
 
     def policy(self, device: torch.device | None = None) -> PixelPolicy:
-        """A copy of the current policies, to evaluate while training goes on. Default device: CPU."""
+        """Return a copy of the current policies, to evaluate them while training continues. Default device: CPU."""
         device = device or torch.device("cpu")
-        own = self.algorithm
-        bounds = self.store.low.to(device), self.store.high.to(device)
-        return PixelPolicy(own.encoder.copy(device), own.actor_trunk.copy(device), own.actor.copy(device), *bounds)
+        algorithm = self.algorithm
+        parts = algorithm.encoder.copy(device), algorithm.actor_trunk.copy(device), algorithm.actor.copy(device)
+        return PixelPolicy(*parts, self.store.low.to(device), self.store.high.to(device))
 
     def pixel_encoder(self) -> PixelEncoder:
-        """A copy of the current encoder and trunks, on the agent's device."""
+        """Return a copy of the current encoders and trunks, on the agent's device."""
         trunks = {name: trunk.copy(self.device) for name, trunk in self._trunks().items()}
         encoder = self.algorithm.encoder.copy(self.device)
         return PixelEncoder(encoder, trunks, self.seeds, self.config.nstep, self.config.discount)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole agent, for `load`, `load_pixel_policy` and `load_pixel_encoder`."""
+        """Write the whole agent to a file that `load`, `load_pixel_policy` and `load_pixel_encoder` can read."""
         bounds = {"low": self.store.low, "high": self.store.high}
         files.write(path, self._described() | {"updates": self.updates}, self.state() | bounds)
 
@@ -78,8 +79,8 @@ class PixelAgentBase(Rounds):
         """Resume from the file of an agent with the same config, seeds and frames."""
         described, tensors = files.read(path, pixels=True)
         bounds = {"low": self.store.low, "high": self.store.high}
-        other = [name for name, own_bound in bounds.items() if not _same(tensors.pop(name, None), own_bound)]
-        self._go_on(path, described, tensors, other)
+        differing = [name for name, bound in bounds.items() if not _same(tensors.pop(name, None), bound)]
+        self._go_on(path, described, tensors, differing)
 
     def _described(self) -> dict[str, Any]:
         return {
@@ -105,19 +106,20 @@ class PixelAgentBase(Rounds):
 
 @contextmanager
 def convolving(precision: compute.Precision, device: torch.device) -> Iterator[None]:
-    """Allow tf32 inside the block unless `precision` is float32, and make convolutions deterministic."""
+    """Make convolutions deterministic inside the block, and allow tf32 if `precision` is not float32."""
     fast = precision != "float32"
     on_gpu = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=fast)
     with compute.matmul_precision("tf32" if fast else "float32"), on_gpu if device.type == "cuda" else nullcontext():
         yield
 
 
-def _same(kept: Tensor | None, own: Tensor) -> bool:
-    return kept is not None and torch.equal(kept, own.cpu())
+def _same(stored: Tensor | None, current: Tensor) -> bool:
+    """Return whether a stored tensor exists and equals the current one."""
+    return stored is not None and torch.equal(stored, current.cpu())
 
 
 PixelConfig = DrQBCConfig | NoisyBCConfig
-"""The options of a pixel agent are those of its heads. The encoder has no options."""
+"""The options of a pixel agent are the options of its heads. The encoder has no options."""
 
 PIXEL_ALGORITHMS: dict[str, tuple[type[PixelConfig], Callable[[Any, Shape, Frame], PixelAlgorithm]]] = {
     "drq_bc": (DrQBCConfig, PixelDrQBC),
@@ -125,10 +127,11 @@ PIXEL_ALGORITHMS: dict[str, tuple[type[PixelConfig], Callable[[Any, Shape, Frame
 }
 
 _ROUND_UPDATES = 10
+"""Number of updates in a round."""
 
 
 def algorithm_of(config: PixelConfig) -> str:
-    """Name of the algorithm that a config belongs to."""
+    """Return the name of the algorithm that a config belongs to."""
     for name, (kind, _) in PIXEL_ALGORITHMS.items():
         if kind is type(config):
             return name
@@ -137,9 +140,13 @@ def algorithm_of(config: PixelConfig) -> str:
 
 
 class PixelAgent(PixelAgentBase):
-    """`agent = PixelAgent(DrQBCConfig(), frames, seeds=[0, 1]); agent.train(550_000); agent.policy().act(stacks)`
+    """Trains pixel agents offline, one per seed, all at once.
 
-    The frames are kept on the device. With precision `auto`, a GPU encodes them in bf16; weights are always float32.
+        agent = PixelAgent(DrQBCConfig(), frames, seeds=[0, 1])
+        agent.train(550_000)
+        actions = agent.policy().act(stacks)
+
+    The frames are kept on the device. With precision `auto`, a GPU encodes them in bf16. Weights are always float32.
     """
 
     def __init__(
@@ -153,21 +160,24 @@ class PixelAgent(PixelAgentBase):
     ) -> None:
         if not seeds:
             raise ConfigError("an agent needs at least one seed, got none")
-        name, own, device = algorithm_of(config), tuple(seeds), device or compute.pick_device()
+        name, members, device = algorithm_of(config), tuple(seeds), device or compute.pick_device()
         chosen = compute.pick_precision(precision, device)
         with compute.working_on(device, ADVICE):
             store = FrameStore(frames, config.nstep, config.discount, device)
-            shape = Shape(FEATURES, frames.action.shape[1], own, device)
+            shape = Shape(FEATURES, frames.action.shape[1], members, device)
             algorithm = PIXEL_ALGORITHMS[name][1](config, shape, store.frame)
-            one = _Round(algorithm, store, own, config.batch_size, compute.working_dtype(chosen))
-            super().__init__(name, config, own, algorithm, store, one, chosen)
+            one = _Round(algorithm, store, members, config.batch_size, compute.working_dtype(chosen))
+            super().__init__(name, config, members, algorithm, store, one, chosen)
 
     def _learned_from(self) -> dict[str, Any]:
         return {"decisions": len(self.store), "rewards": self.store.earned}
 
 
 class _Round:
-    """Consecutive updates: the indices of their decisions and their random numbers, in tensors with fixed addresses."""
+    """Several consecutive updates. Their random numbers and the indices of their decisions have fixed addresses.
+
+    Fixed addresses are needed to replay a captured round on a GPU.
+    """
 
     updates = _ROUND_UPDATES
 
@@ -189,6 +199,6 @@ class _Round:
             noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
             batch = self.store.batch(self._drawn.random[:, step], shift_offsets(noise.uniform), self.dtype)
             losses = self.algorithm.update(batch, noise, step)
-            if step == last - 1:  # the others would be overwritten
+            if step == last - 1:  # losses of earlier updates would be overwritten
                 for name, loss in losses.items():
                     self.losses[name].copy_(loss)

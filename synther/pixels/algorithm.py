@@ -11,13 +11,14 @@ from synther.agents.stacked import Stack
 from synther.pixels.encoder import Encoder, Trunk
 
 ACTOR, CRITICS, ENCODER, ACTOR_TRUNK, CRITIC_TRUNK = range(5)
-"""Keys of the networks' initial weights. Those of the heads are the same as in `agents/drq_bc.py`."""
+"""Keys of the random streams of initial weights. The keys of the heads are the same as in `agents/drq_bc.py`."""
 
 
 class PixelAlgorithm(Algorithm):
-    """The observations of its batches are stacks of frames (S, B, C, H, W).
+    """An algorithm that learns from batches with stacks of frames (S, B, C, H, W) as observations.
 
-    `uniforms` are used for random shifts: two for the observation and, if the algorithm uses it, two for the next one.
+    `uniforms` is the number of uniform random numbers per row for random shifts: two for the observation, and two more
+    if the algorithm uses the next observation.
     """
 
     encoder: Encoder
@@ -26,10 +27,10 @@ class PixelAlgorithm(Algorithm):
     critic_trunk: Trunk | None = None
 
     def state(self) -> dict[str, Tensor]:
-        seeing = {name: part for name, part in vars(self).items() if isinstance(part, Encoder | Trunk)}
-        return super().state() | {name: part.weights.detach() for name, part in seeing.items()}
+        vision = {name: part for name, part in vars(self).items() if isinstance(part, Encoder | Trunk)}
+        return super().state() | {name: part.weights.detach() for name, part in vision.items()}
 
 
 def gradients(losses: Tensor, *adams: Adam) -> tuple[Tensor, ...]:
-    """Gradients of the members' losses (S,) in the weights of each optimiser, from one backward pass."""
+    """Return the gradients of the members' losses (S,) for the weights of each optimiser, from one backward pass."""
     return torch.autograd.grad(losses, [adam.weights for adam in adams], torch.ones_like(losses))

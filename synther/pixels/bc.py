@@ -1,4 +1,4 @@
-"""Behaviour cloning on frames, as in V-D4RL (Lu et al. 2023): encoder, trunk and policy imitate the data."""
+"""Behaviour cloning on frames, as in V-D4RL (Lu et al. 2023): encoder, trunk and policy learn to imitate the data."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from synther.pixels.encoder import FEATURES, Frame, draw_encoder, draw_trunk
 
 
 class PixelBC(PixelAlgorithm):
+    """Behaviour cloning with an encoder and the actor's trunk. It has no critics."""
+
     losses: ClassVar[tuple[str, ...]] = ("actor",)
 
     def __init__(self, config: NoisyBCConfig, shape: Shape, frame: Frame) -> None:

@@ -23,6 +23,8 @@ from synther.pixels.encoder import FEATURES, Frame, Trunk, draw_encoder, draw_tr
 
 
 class PixelDrQBC(PixelAlgorithm):
+    """DrQ+BC with its own encoder, and one trunk each for actor and critics."""
+
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
     critic_trunk: Trunk
 
@@ -52,18 +54,20 @@ class PixelDrQBC(PixelAlgorithm):
         encoded = self.encoder(batch.observation)
         target = self._target(batch, for_target, std)
         critic_loss = self._update_critics(encoded, batch, target)
-        # The policy uses the encoder's output from before its update, and the critics after theirs.
+        # The policy's loss uses the encoder's output before its update, but the critics after their update.
         actor_loss = self._update_actor(encoded.detach(), batch, for_policy, std)
         return {"critic": critic_loss, "actor": actor_loss}
 
     @torch.no_grad()
     def _target(self, batch: Batch, normal: Tensor, std: Tensor) -> Tensor:
+        """Return the targets (S, B) of the critics."""
         encoded = self.encoder(batch.next_observation)
         action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, std, self.config.noise_clip)
         value = min_over_critics(values(self.target_critics, self.target_critic_trunk(encoded), action))
         return backup(batch, value, self.config.row_discount)
 
     def _update_critics(self, encoded: Tensor, batch: Batch, target: Tensor) -> Tensor:
+        """Update critics, critic trunk and encoder, and the target networks. Return the loss of each member (S,)."""
         predicted = values(self.critics, self.critic_trunk(encoded), batch.action)
         loss = squared_errors(predicted, target).sum(1)
         adams = self.encoder_adam, self.critic_trunk_adam, self.critics_adam
@@ -75,6 +79,7 @@ class PixelDrQBC(PixelAlgorithm):
         return loss.detach()
 
     def _update_actor(self, encoded: Tensor, batch: Batch, normal: Tensor, std: Tensor) -> Tensor:
+        """Update actor and actor trunk. Return the loss of each member (S,)."""
         action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, std, self.config.noise_clip)
         value = min_over_critics(values(self.critics.fixed(), self.critic_trunk.fixed()(encoded), action))
         loss = self._policy_loss(value, action, batch)
@@ -84,7 +89,7 @@ class PixelDrQBC(PixelAlgorithm):
         return loss.detach()
 
     def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
-        """Loss per member (S,), from values (S, B) and actions (S, B, A)."""
+        """Return the policy loss of each member (S,), from values (S, B) and actions (S, B, A)."""
         return policy_loss(value, action, batch.action, self.config.alpha)
 
 

@@ -1,7 +1,7 @@
-"""The encoder of pixel agents (DrQ-v2, Yarats et al. 2022), one per member.
+"""The encoders of pixel agents (DrQ-v2, Yarats et al. 2022). Each member has its own encoder.
 
-`Encoder` is the convolutional part: four 3 x 3 layers, the first with stride 2. A `Trunk` reduces its output to a few
-features with a linear layer, layer norm and tanh. `PixelEncoder` is both, frozen, as read from an agent or its file.
+`Encoder` is the convolutional part: four 3 x 3 layers, the first one with stride 2. A `Trunk` reduces its output to a
+few features with a linear layer, layer norm and tanh. `PixelEncoder` has frozen copies of both.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ Frame = tuple[int, int, int]
 """Channels, height and width of an observation."""
 
 _CHANNELS = 32
+"""Output channels of each convolution."""
 _STRIDES = (2, 1, 1, 1)
 _KERNEL = 3
 _SMALLEST = 15
-"""Smallest side of a frame, in pixels, that leaves at least one feature."""
+"""Smallest side of a frame in pixels for which the output has at least one feature."""
 
 
 class Encoder:
-    """`weights` is (S, P): a row is one whole encoder, each layer's kernel (out, 3, 3, in) and then its biases.
+    """The convolutional encoders of all members. `weights` is (S, P): each row has all weights of one encoder.
 
-    Weights are float32. Products are computed in the dtype of the input.
+    A row contains each layer's kernel (out, 3, 3, in) followed by its biases. Weights are float32. Products are
+    computed in the dtype of the input.
     """
 
     def __init__(self, weights: Tensor, frame: Frame) -> None:
@@ -45,18 +47,19 @@ class Encoder:
 
     @property
     def features(self) -> int:
-        """Size of an encoded observation: 39,200 for 84 x 84 pixels."""
+        """Number of features of an encoded observation: 39,200 for 84 x 84 pixels."""
         return math.prod(encoded_size(self.frame))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Encode observations (S, B, C, H, W), within [-1/2, 1/2], as features (S, B, F): row by row, channels last.
+        """Encode observations (S, B, C, H, W) in [-1/2, 1/2] to features (S, B, F), flattened with channels last.
 
-        Members are convolved one by one, because grouped convolutions are slower on a GPU.
+        Members are convolved one after the other, because grouped convolutions are slower on a GPU.
         """
         rows = self.weights.to(x.dtype)
-        return torch.stack([self._one(row, seen) for row, seen in zip(rows, x, strict=True)])
+        return torch.stack([self._one(row, observations) for row, observations in zip(rows, x, strict=True)])
 
     def _one(self, row: Tensor, x: Tensor) -> Tensor:
+        """Encode the observations (B, C, H, W) of one member with the weights `row` (P,)."""
         parts = torch.split(row, _numbers(self.frame[0]))
         for stride, kernel, bias in zip(_STRIDES, parts[::2], parts[1::2], strict=True):
             kernel = kernel.view(_CHANNELS, _KERNEL, _KERNEL, -1).permute(0, 3, 1, 2)  # channels last, like the frames
@@ -64,12 +67,12 @@ class Encoder:
         return x.permute(0, 2, 3, 1).flatten(1)
 
     def copy(self, device: torch.device) -> Encoder:
-        """A copy of the current weights on `device`."""
+        """Return a copy with the current weights on `device`."""
         return Encoder(self.weights.detach().to(device, copy=True), self.frame)
 
 
 def encoded_size(frame: Frame) -> Frame:
-    """Channels, height and width of an encoded observation: 32, 35 and 35 for 84 x 84 pixels."""
+    """Return channels, height and width of an encoded observation: 32, 35 and 35 for 84 x 84 pixels."""
     sides = []
     for side in frame[1:]:
         if side < _SMALLEST:
@@ -83,7 +86,10 @@ def encoded_size(frame: Frame) -> Frame:
 
 
 def draw_encoder(seeds: Sequence[int], key: int, frame: Frame, device: torch.device) -> Encoder:
-    """A trainable encoder per member. The initial weights are orthogonal with gain sqrt(2), drawn from (seed, key)."""
+    """Create a trainable encoder per member.
+
+    The initial weights are orthogonal with gain sqrt(2). They are drawn from the random stream (seed, key).
+    """
     encoded_size(frame)
     rows = []
     for seed in seeds:
@@ -97,24 +103,29 @@ def draw_encoder(seeds: Sequence[int], key: int, frame: Frame, device: torch.dev
 
 
 def _numbers(channels: int) -> list[int]:
-    """Sizes of the kernels and biases, in the order in which a row holds them."""
+    """Return the sizes of the kernels and biases in a row of weights, in order."""
     inputs = (channels, *(_CHANNELS,) * (len(_STRIDES) - 1))
     return [count for each in inputs for count in (_CHANNELS * _KERNEL**2 * each, _CHANNELS)]
 
 
 FEATURES = 50
-"""Size of a trunk's output."""
+"""Number of features of a trunk's output."""
 
 _MOST_PARTS = 64
+"""Maximum number of parts in which `Trunk` computes its matrix product."""
 
 
 class Trunk:
-    """`stack` holds each member's linear layer (F, features). Its free numbers are gain and shift of the layer norm."""
+    """A linear layer, layer norm and tanh for each member.
+
+    `stack` contains each member's linear layer (F, features). The free numbers of `stack` are gain and shift of the
+    layer norm.
+    """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.inputs, self.features = stack.sizes
-        # Parts of at least 16 bytes in the narrowest dtype, which is what a GPU reads at once.
+        # Each part has at least 16 bytes in the narrowest dtype, because a GPU reads 16 bytes at once.
         self._parts = max(parts for parts in range(1, _MOST_PARTS + 1) if self.inputs // 8 % parts == 0)
 
     @property
@@ -122,47 +133,51 @@ class Trunk:
         return self.stack.weights
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Reduce encoded observations (S, B, F) to features (S, B, features) within [-1, 1], in float32."""
+        """Reduce encoded observations (S, B, F) to features (S, B, features) in [-1, 1], as float32."""
         used = self.inputs * self.features
         sizes = [used, self.features, self.features, self.features]
         sizes.append(self.weights.shape[1] - sum(sizes))
         matrix, bias, gain, shift, _ = torch.split(self.weights, sizes, 1)
         matrix = matrix.view(-1, self._parts, self.inputs // self._parts, self.features).to(x.dtype)
-        products = torch.stack([self._product(seen, own) for seen, own in zip(x, matrix, strict=True)])
+        products = torch.stack([self._product(encoded, own) for encoded, own in zip(x, matrix, strict=True)])
         y = functional.layer_norm(products + bias.unsqueeze(1), (self.features,))
         return torch.tanh(y * gain.unsqueeze(1) + shift.unsqueeze(1))
 
     def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """A deep and narrow product uses few units of a GPU, so it is computed in parts, summed in float32."""
+        """Return the product of x (B, F) and one member's matrix, given in parts.
+
+        A product with a long inner dimension and few columns uses only few units of a GPU. So it is computed in parts,
+        which are summed in float32.
+        """
         return torch.bmm(torch.unflatten(x, 1, matrix.shape[:2]).transpose(0, 1), matrix).sum(0, dtype=torch.float32)
 
     def fixed(self) -> Trunk:
-        """The same networks without gradients."""
+        """Return a trunk that shares these weights, without gradients."""
         return Trunk(self.stack.fixed())
 
     def clone(self) -> Trunk:
-        """A copy without gradients, such as a target network."""
+        """Return a copy without gradients, for example as a target network."""
         return Trunk(self.stack.clone())
 
     def copy(self, device: torch.device) -> Trunk:
-        """A copy of the current weights on `device`."""
+        """Return a copy with the current weights on `device`."""
         return Trunk(self.stack.copy(device))
 
 
 def draw_trunk(shape: Shape, key: int, inputs: int) -> Trunk:
-    """A trainable trunk per member. The initial weights are drawn from (seed, key)."""
+    """Create a trainable trunk per member. The initial weights are drawn from the random stream (seed, key)."""
     free = (*[1.0] * FEATURES, *[0.0] * FEATURES)
     return Trunk(shape.stack(key, (inputs, FEATURES), initial=Orthonormal(), free=free))
 
 
 TrunkName = Literal["actor", "critic"]
 Features = Literal["both", "actor", "critic"]
-"""Trunks whose output is used. With both, the actor's features come first."""
+"""Selects the trunks to use. With "both", the actor's features come first."""
 
 
 @dataclass(frozen=True)
 class PixelEncoder:
-    """Frozen encoder and trunks of all members: `pixel_encoder.features(observations, ["actor"])`."""
+    """The frozen encoders and trunks of all members. Use them with `features(observations, ["actor"])`."""
 
     encoder: Encoder
     trunks: dict[TrunkName, Trunk]
@@ -171,25 +186,26 @@ class PixelEncoder:
     """One seed per member."""
     nstep: int
     discount: float
-    """N-step horizon and discount with which the agent was trained."""
+    """N-step horizon and discount of the agent's training."""
 
     @property
     def device(self) -> torch.device:
         return self.encoder.weights.device
 
     def features(self, observations: Tensor, names: Iterable[TrunkName]) -> Tensor:
-        """Features of observations (S, B, C, H, W) from the named trunks, side by side. (S, B, features)"""
+        """Return the features (S, B, features) of observations (S, B, C, H, W), from the named trunks in order."""
         encoded = self.encoder(observations)
         return torch.cat([self.trunk(name)(encoded) for name in names], -1)
 
     def trunk(self, name: TrunkName) -> Trunk:
+        """Return a trunk by its name, or raise an error if the agent does not have it."""
         if name not in self.trunks:
             raise ConfigError(f"this agent has no {name} trunk; it has: {', '.join(self.trunks)}")
         return self.trunks[name]
 
 
 def load_pixel_encoder(path: str | os.PathLike[str], device: torch.device | None = None) -> PixelEncoder:
-    """Encoder and trunks from an agent's file. Default device: CPU."""
+    """Read encoders and trunks from an agent's file. Default device: CPU."""
     described, _ = read(path, "actor", pixels=True)
     if "trunks" not in described:
         raise FormatError(f"{path} holds only a policy: expected the file of a whole agent")
@@ -207,4 +223,5 @@ def load_pixel_encoder(path: str | os.PathLike[str], device: torch.device | None
 
 
 def trunk_of(weights: Tensor, encoder: Encoder) -> Trunk:
+    """Create a trunk from its weights, with the output of `encoder` as input."""
     return Trunk(Stack(weights, (encoder.features, FEATURES), 2 * FEATURES))

@@ -1,7 +1,7 @@
-"""Evaluation of pixel policies: true returns of whole episodes in rendered environments, played by worker processes.
+"""Evaluate pixel policies: worker processes play whole episodes in rendered environments and return the true returns.
 
-Rendering takes longer than acting, so each episode is one job of one worker. An episode depends only on its policy, the
-seed of its member and its index.
+Rendering takes longer than acting, so each episode is a separate job. An episode depends only on its policy, the seed
+of its member, its index and the number of the evaluation.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from synther.pixels.policy import PixelPolicy
 from synther.progress import Phase
 
 _STREAM = 1
-"""Random stream of evaluation episodes. Policies are never tested on initial states from their training data."""
+"""Random stream of evaluation episodes. Training data use other streams, so evaluations start from other states."""
 
 _COLOURS = 3
-"""Channels of a frame."""
+"""Number of channels of a rendered frame."""
 
 LONGEST = 100_000
-"""Decisions after which an episode is assumed to be endless."""
+"""An episode that has not ended after this many decisions is assumed to be endless."""
 
 
 def obstacle(env_id: str) -> str | None:
-    """The reason why policies cannot be evaluated on this machine, or None if they can."""
+    """Return the reason why policies cannot be evaluated on this machine, or None if they can."""
     try:
         check_drawable(env_id)
         graphics()
@@ -54,17 +54,19 @@ def obstacle(env_id: str) -> str | None:
 
 
 def check_sight(stack: tuple[int, ...]) -> None:
-    """Raise an error if policies expect other stacks (channels, height, width) than environments render."""
-    drawn = STACK * _COLOURS, stack[-1], stack[-1]
-    if stack != drawn:
-        raise ConfigError(f"agents trained on stacks of shape {stack} cannot be evaluated: environments render {drawn}")
+    """Raise an error if environments cannot render the stacks (channels, height, width) that policies expect."""
+    rendered = STACK * _COLOURS, stack[-1], stack[-1]
+    if stack != rendered:
+        raise ConfigError(
+            f"agents trained on stacks of shape {stack} cannot be evaluated: environments render {rendered}"
+        )
 
 
 class Env(Protocol):
-    """The part of `PixelEnv` that is used here."""
+    """The methods of `PixelEnv` that an evaluation needs."""
 
     low: NDArray[np.float32]
-    """Lower bounds of the actions, (A,)"""
+    """Lower bounds of the actions, (A,)."""
 
     def reset(self, seed: int) -> NDArray[np.uint8]: ...
     def step(self, action: NDArray[Any]) -> tuple[NDArray[np.uint8], float, bool, bool]: ...
@@ -72,19 +74,19 @@ class Env(Protocol):
 
 
 class Place(NamedTuple):
-    """Which episode."""
+    """Identifies an episode of an evaluation."""
 
     member: int
     episode: int
 
 
 class Played(NamedTuple):
-    """Result of an episode."""
+    """Result of one episode."""
 
     total: float | None
     """Sum of the rewards. None if the policy returned an action that is not finite."""
     length: int
-    """Decisions."""
+    """Number of decisions."""
 
 
 def play(
@@ -100,11 +102,11 @@ def play(
     done: Collection[Place] = (),
     make_env: Callable[..., Env] = PixelEnv,
 ) -> Iterator[tuple[Place, Played]]:
-    """Play `episodes` episodes with each member's policy, and yield the results as they come in.
+    """Play `episodes` episodes with each member's policy, and yield each result as soon as it is available.
 
     `seeds` has one seed per member. Episodes in `done` are skipped. Another `number` gives other initial states.
-    `shadow_size` is that of the frames that the policy learned from. `workers` of None is one per core. `make_env`
-    creates the environment, in a worker.
+    `shadow_size` must be the same as in the frames that the policy has learned from. `workers` is the number of
+    processes (None: one per core). `make_env` creates an environment. It is called in a worker.
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
@@ -112,49 +114,49 @@ def play(
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     every = [Place(member, episode) for episode in range(episodes) for member in range(len(seeds))]
-    left = [place for place in every if place not in done]
-    frozen = [pickle.dumps(policy.member(member), protocol=5) for member in range(len(seeds))] if left else []
-    with Workers(max(1, min(len(left), cores() if workers is None else workers))) as pool:
-        waited = {}
-        for place in left:
+    remaining = [place for place in every if place not in done]
+    frozen = [pickle.dumps(policy.member(member), protocol=5) for member in range(len(seeds))] if remaining else []
+    with Workers(max(1, min(len(remaining), cores() if workers is None else workers))) as pool:
+        jobs = {}
+        for place in remaining:
             start = _start(seeds[place.member], number, place.episode)
-            given = make_env, env_id, repeat, shadow_size, frozen[place.member], start
-            waited[pool.submit(_played, *given)] = place
-        for future in as_completed(waited):
-            yield waited[future], answer(future)
+            arguments = make_env, env_id, repeat, shadow_size, frozen[place.member], start
+            jobs[pool.submit(_played, *arguments)] = place
+        for future in as_completed(jobs):
+            yield jobs[future], answer(future)
 
 
 def _start(seed: int, number: int, episode: int) -> int:
-    """The seed with which the environment of an episode is reset."""
+    """Return the seed with which the environment of an episode is reset."""
     return int(np.random.SeedSequence((_STREAM, seed, number, episode)).generate_state(1)[0])
 
 
 @cache
 def _held(make_env: Callable[..., Env], env_id: str, size: int, repeat: int, shadow_size: int | None) -> Env:
-    """An environment that stays open until this worker process ends, because making one takes seconds."""
-    made = make_env(env_id, size=size, repeat=repeat, stack=STACK, shadow_size=shadow_size)
-    atexit.register(made.close)  # before the graphics library is unloaded
-    return made
+    """Create an environment on the first call. It stays open until this worker ends, because creation takes seconds."""
+    env = make_env(env_id, size=size, repeat=repeat, stack=STACK, shadow_size=shadow_size)
+    atexit.register(env.close)  # runs before the graphics library is unloaded
+    return env
 
 
 def _played(
     make_env: Callable[..., Env], env_id: str, repeat: int, shadow_size: int | None, frozen: bytes, start: int
 ) -> Played:
-    """In a worker: play one episode."""
+    """Play one episode. Runs in a worker."""
     policy: PixelPolicy = pickle.loads(frozen)
-    here = _held(make_env, env_id, policy.size, repeat, shadow_size)
-    if len(here.low) != len(policy.low):
+    env = _held(make_env, env_id, policy.size, repeat, shadow_size)
+    if len(env.low) != len(policy.low):
         raise DataError(
-            f"{env_id} takes {len(here.low)} actions and the policy returns {len(policy.low)}: it was trained in "
+            f"{env_id} takes {len(env.low)} actions and the policy returns {len(policy.low)}: it was trained in "
             "another environment; name it with --env-id"
         )
     rewards: list[float] = []
-    seen = here.reset(start)
+    stack = env.reset(start)
     while len(rewards) < LONGEST:
-        action = policy.act(seen[None, None])[0, 0]
+        action = policy.act(stack[None, None])[0, 0]
         if not np.isfinite(action).all():
             return Played(None, len(rewards))
-        seen, reward, terminal, timeout = here.step(action)
+        stack, reward, terminal, timeout = env.step(action)
         if not math.isfinite(reward):
             raise DataError(f"{env_id} returned the reward {reward} after reset({start}): expected a finite number")
         rewards.append(reward)
@@ -164,22 +166,26 @@ def _played(
 
 
 class Book:
-    """The finished episodes of `policy`, one per line. Those of other policies or environments stay where they are."""
+    """A file with finished evaluation episodes, one per line, so that they are not played again.
+
+    `played` has the episodes of `policy`. Lines of other policies stay in the file. Lines that were cut are removed.
+    """
 
     def __init__(self, path: Path, policy: str) -> None:
         self.path, self.policy = path, policy
         text = path.read_text() if path.exists() else ""
         self.played: dict[Place, Played] = {}
         lines = [(line, _parsed(line)) for line in text.splitlines(keepends=True)]
-        for _, found in lines:
-            if found is not None and found[0] == policy:
-                self.played[found[1]] = found[2]
-        kept = "".join(line for line, found in lines if found is not None)
+        for _, entry in lines:
+            if entry is not None and entry[0] == policy:
+                self.played[entry[1]] = entry[2]
+        kept = "".join(line for line, entry in lines if entry is not None)
         if kept != text:
             with replacing(path) as beside:
                 beside.write_text(kept)
 
     def add(self, place: Place, played: Played) -> None:
+        """Write a finished episode to the file."""
         append_line(self.path, _line(self.policy, place, played))
         self.played[place] = played
 
@@ -190,11 +196,11 @@ def _line(policy: str, place: Place, played: Played) -> str:
 
 
 def _parsed(line: str) -> tuple[str, Place, Played] | None:
-    """The policy, and the episode; None where the line was cut or is not ours."""
+    """Return policy, episode and result from a line, or None if the line was cut or has another format."""
     try:
-        found = json.loads(line)
-        place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
-        return (found["policy"], place, played) if _line(found["policy"], place, played) == line else None
+        entry = json.loads(line)
+        place, played = Place(entry["member"], entry["episode"]), Played(entry["return"], entry["length"])
+        return (entry["policy"], place, played) if _line(entry["policy"], place, played) == line else None
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -209,7 +215,10 @@ def evaluate(
     book: Book | None = None,
     **how: Any,
 ) -> Evaluation:
-    """Play episodes with every seed of pixel agents. Those in the `book` are not played again. `how` goes to `play`."""
+    """Evaluate pixel agents: play `episodes` episodes for each of `seeds`, and return all results.
+
+    Episodes in the `book` are not played again. New episodes are added to it. `how` has further arguments of `play`.
+    """
     returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
     known = {} if book is None else {place: one for place, one in book.played.items() if place.episode < episodes}
     new = play(policy, env_id, seeds, episodes=episodes, done=known.keys(), **how)

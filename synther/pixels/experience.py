@@ -1,4 +1,4 @@
-"""What pixel agents meet while they act, on disk: a file of frames for each seed and segment."""
+"""Store the frames that pixel agents collect in an online run, in one file for each seed and segment of the run."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from synther.pixels.vector_env import PixelVectorEnv, Records
 
 
 class FrameExperience:
-    """Frames of the `seeds` in `folder`; those of the current segment are in memory."""
+    """The frames of all `seeds`. The current segment is in memory, and earlier segments are in files in `folder`."""
 
-    def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, **drawn: Any) -> None:
-        """`drawn` are fields of `Frames`: how they were drawn."""
+    def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, **rendering: Any) -> None:
+        """`rendering` has further fields of `Frames`, which describe how frames were rendered, such as `env_id`."""
         self.folder, self.seeds = folder, seeds
-        self._known = {**drawn, "low": envs.low, "high": envs.high}
+        self._fields = {**rendering, "low": envs.low, "high": envs.high}
         self._segment: list[list[Records]] = [[] for _ in seeds]
 
     def append(self, records: Records, who: Numbers) -> None:
+        """Add one record for each of the members `who`."""
         for place, member in enumerate(who):
             self._segment[member].append(records.some(slice(place, place + 1)))
 
     def save(self, end: int) -> None:
-        """Write the segment that ends after `end` steps."""
+        """Write the current segment, which ends after `end` steps, and start a new one."""
         for seed, segment in zip(self.seeds, self._segment, strict=True):
-            frames = Frames(*Records.joined(segment), **self._known)
+            frames = Frames(*Records.joined(segment), **self._fields)
             write(frames, self._file(seed, end))
             segment.clear()
 
     def segments(self, ends: Sequence[int]) -> Iterator[list[Frames]]:
-        """The frames of every seed, for each segment with these `ends`."""
+        """Yield the frames of all seeds, segment by segment. `ends` are the steps after which the segments end."""
         for end in ends:
             try:
                 yield [read(self._file(seed, end)) for seed in self.seeds]
@@ -49,8 +50,11 @@ class FrameExperience:
 
 
 def replayed(segment: Sequence[Frames]) -> Iterator[tuple[Records, Numbers]]:
-    """The records of a segment, one of each member at a time, with the members that have one more."""
-    every = [Records(f.image, f.action, f.reward, f.discount, f.first) for f in segment]
+    """Yield the records of a segment in order: record `number` of each member, and the members that have it.
+
+    Members can have different numbers of records.
+    """
+    members = [Records(f.image, f.action, f.reward, f.discount, f.first) for f in segment]
     for number in range(max(map(len, segment))):
         who = np.flatnonzero([number < len(frames) for frames in segment])
-        yield Records.joined([every[int(member)].some(slice(number, number + 1)) for member in who]), who
+        yield Records.joined([members[int(member)].some(slice(number, number + 1)) for member in who]), who

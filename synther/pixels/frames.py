@@ -1,6 +1,7 @@
-"""`Frames`: whole episodes of images, one record per frame, and `Decisions`: n-step transitions as indices of frames.
+"""`Frames` stores whole episodes of images, one record per frame. `Decisions` has n-step transitions as frame indices.
 
-Each frame is stored once, as uint8, though it is part of six or more observations: an observation is three indices.
+A frame is part of six or more observations, but it is stored only once, as uint8. An observation consists of three
+frame indices.
 """
 
 from __future__ import annotations
@@ -18,46 +19,46 @@ from synther.errors import ConfigError, DataError
 Array = NDArray[Any]
 
 STACK = 3
-"""Frames per observation. A single frame does not show velocities."""
+"""Number of frames per observation. A single frame does not show velocities."""
 
 _CHANNELS = 4
-"""Largest number of channels of an image. More channels mean stacked frames, or channels in the last axis."""
+"""Largest number of channels of an image. With more, frames are probably stacked or have channels in the last axis."""
 
 _ROUNDING = 1e-5
 """Fraction of the action range by which an action may exceed its bounds."""
 
 
 class Decisions(NamedTuple):
-    """M observations, the action at each, and the result n decisions later."""
+    """M n-step transitions: observation, action, and the result n decisions later."""
 
     stack: NDArray[np.int64]
-    """(M, 3): records of the frames of an observation, oldest first; at the start of an episode its first frame is
-    repeated"""
+    """(M, 3): indices of the frames of the observation, oldest first. At the start of an episode, its first frame is
+    repeated."""
     next_stack: NDArray[np.int64]
-    """(M, 3): of the observation n decisions later"""
+    """(M, 3): indices of the frames of the observation n decisions later."""
     action: NDArray[np.float32]
-    """(M, A): the first of the n"""
+    """(M, A): action of the first of the n decisions."""
     reward: NDArray[np.float32]
-    """(M,): of the n decisions, each discounted by those before it"""
+    """(M,): discounted sum of the rewards of the n decisions."""
     discount: NDArray[np.float32]
-    """(M,): discount of the value after n decisions: discount ** n, and 0 after a terminal"""
+    """(M,): discount of the value after n decisions: discount ** n, or 0 after a terminal."""
     last: NDArray[np.bool_]
-    """(M,): the last one of its episode"""
+    """(M,): whether this is the last transition of its episode."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """N records of consecutive episodes. The first record of an episode is its reset; each other one ends a decision.
+    """N records of consecutive episodes. The first record of an episode is its reset. Each other one ends a decision.
 
     image     (N, C, H, W)  uint8, in memory or mapped from a file
-    action    (N, A)        the action that led to the record; ignored at a reset
-    reward    (N,)          likewise
-    discount  (N,)          1, and 0 where the record is terminal
-    first     (N,)          bool: a reset
+    action    (N, A)        action that led to the record; ignored at a reset
+    reward    (N,)          reward of this action; ignored at a reset
+    discount  (N,)          0 if the record is terminal, otherwise 1 (numbers in between are allowed)
+    first     (N,)          bool: whether the record is a reset
 
-    `low` and `high` are the action bounds, (A,) or one number for all. `action_repeat` is how often the simulator
-    repeated each action, `shadow_size` the shadow map that was rendered with, if it was not the task's own. Arrays that
-    already have the right dtype are not copied: do not modify them.
+    `low` and `high` are the action bounds: (A,), or one number for all actions. `action_repeat` is the number of times
+    that the simulator repeated each action. `shadow_size` is the width of the shadow map of the frames, if it was not
+    the task's own. Arrays that already have the right dtype are not copied, so do not modify them.
     """
 
     image: NDArray[np.uint8]
@@ -67,7 +68,7 @@ class Frames:
     first: NDArray[np.bool_]
     env_id: str | None = None
     action_repeat: int | None = None
-    low: NDArray[np.float32] = -1.0  # type: ignore[assignment]  # one a column after __post_init__
+    low: NDArray[np.float32] = -1.0  # type: ignore[assignment]  # an array (A,) after __post_init__
     high: NDArray[np.float32] = 1.0  # type: ignore[assignment]
     shadow_size: int | None = None
 
@@ -97,12 +98,15 @@ class Frames:
         self._check_actions()
 
     def _check_episodes(self) -> None:
+        """Raise an error if the records are not whole episodes with at least one decision each."""
         if not self.first[0]:
             raise DataError("record 0 is not a reset: expected frames that begin with the first record of an episode")
         starts, ends = self.episodes
         short = np.flatnonzero(ends - starts < 2)
         if len(short):
-            raise DataError(f"the episode at record {starts[short[0]]} is only a reset: expected at least one decision")
+            raise DataError(
+                f"the episode at record {starts[short[0]]} has only its reset: expected at least one decision"
+            )
         wrong = np.flatnonzero((self.discount < 0) | (self.discount > 1))
         if len(wrong):
             raise DataError(f"discount[{wrong[0]}] is {self.discount[wrong[0]]}: expected a number from 0 to 1")
@@ -111,6 +115,7 @@ class Frames:
             raise DataError(f"record {inside[0]} is terminal (discount 0), but its episode continues after it")
 
     def _check_actions(self) -> None:
+        """Raise an error if an action exceeds its bounds by more than a rounding error."""
         if not (self.low < self.high).all():
             raise DataError(f"actions from {self.low} to {self.high}: expected low below high in every column")
         slack = _ROUNDING * (self.high - self.low)
@@ -125,18 +130,18 @@ class Frames:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Frames]) -> Frames:
-        """All episodes of `parts`, in order. Their frame sizes and action bounds must be equal."""
+        """Concatenate all episodes of `parts`, in order. Their frame sizes and action bounds must be equal."""
         if not parts:
             raise DataError("nothing to concatenate: expected at least one Frames")
         one = parts[0]
         for number, part in enumerate(parts[1:], start=1):
-            for what, here, there in (
+            for what, expected, got in (
                 ("frames of", one.image.shape[1:], part.image.shape[1:]),
                 ("actions from", (*one.low,), (*part.low,)),
                 ("actions to", (*one.high,), (*part.high,)),
             ):
-                if here != there:
-                    raise DataError(f"cannot concatenate: part {number} has {what} {there}, part 0 {here}")
+                if expected != got:
+                    raise DataError(f"cannot concatenate: part {number} has {what} {got}, part 0 has {expected}")
         names = ("image", "action", "reward", "discount", "first")
         joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         for name in ("env_id", "action_repeat", "shadow_size"):
@@ -150,17 +155,17 @@ class Frames:
 
     @property
     def episodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Start (first record) and end (one after the last record) of each episode. (E,), (E,)"""
+        """Start (first record) and end (one after the last record) of each episode, (E,) each."""
         starts = np.flatnonzero(self.first)
         return starts, np.append(starts[1:], len(self.first))
 
     def returns(self) -> NDArray[np.float64]:
-        """The sum of each episode's rewards. (E,)"""
+        """Return the sum of each episode's rewards (E,)."""
         earned = np.where(self.first, 0.0, self.reward.astype(np.float64))
         return np.add.reduceat(earned, self.episodes[0])
 
     def decisions(self, nstep: int, discount: float) -> Decisions:
-        """All observations that have at least `nstep` decisions after them in their episode, in order."""
+        """Return an n-step transition for each observation that has `nstep` decisions after it in its episode."""
         if nstep < 1:
             raise ConfigError(f"nstep must be at least 1, got {nstep}")
         if not 0 <= discount <= 1:
@@ -187,12 +192,12 @@ class Frames:
         )
 
     def digest(self) -> str:
-        """What identifies these frames."""
+        """Return a SHA-256 digest that identifies these frames."""
         shadows = () if self.shadow_size is None else (self.shadow_size,)
-        found = hashlib.sha256(repr((self.env_id, self.action_repeat, self.image.shape, *shadows)).encode())
+        digest = hashlib.sha256(repr((self.env_id, self.action_repeat, self.image.shape, *shadows)).encode())
         for array in (self.image, self.action, self.reward, self.discount, self.first, self.low, self.high):
-            found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def __repr__(self) -> str:
         size, columns = "x".join(map(str, self.image.shape[1:])), self.action.shape[1]
@@ -200,7 +205,10 @@ class Frames:
 
 
 def stack_of(newest: NDArray[np.int64], beginning: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Records (M, 3) of the observations with `newest` frame (M,), not before the `beginning` (M,) of the episode."""
+    """Return the frame indices (M, 3) of observations that end with the frames `newest` (M,).
+
+    `beginning` (M,) is the first frame of the episode. It is repeated if there are not enough earlier frames.
+    """
     stack: NDArray[np.int64] = np.maximum(newest[:, None] - np.arange(STACK)[::-1], beginning[:, None])
     return stack
 
@@ -222,6 +230,7 @@ def _check_image(image: Array) -> int:
 
 
 def _numbers(name: str, values: Any, dimensions: int) -> NDArray[np.float32]:
+    """Return `values` as float32. Raises an error if they are not numeric, not finite, or have other dimensions."""
     array = np.asarray(values)
     if array.dtype.kind not in "biuf" or array.ndim != dimensions:
         expected = ("", "(records,)", "(records, columns)")[dimensions]
@@ -236,6 +245,7 @@ def _numbers(name: str, values: Any, dimensions: int) -> NDArray[np.float32]:
 
 
 def _flags(values: Any) -> NDArray[np.bool_]:
+    """Return `values` (N,) as booleans. Raises an error if they have values other than 0 and 1."""
     array = np.asarray(values)
     if array.ndim != 1 or not ((array == 0) | (array == 1)).all():
         raise DataError(f"first is {array.dtype} of shape {array.shape}: expected a boolean for each record")
@@ -243,6 +253,7 @@ def _flags(values: Any) -> NDArray[np.bool_]:
 
 
 def _bound(name: str, values: Any, columns: int) -> NDArray[np.float32]:
+    """Return an action bound for each column (A,), from one number or (A,)."""
     array = np.asarray(values, np.float32)
     if array.shape not in ((), (columns,)) or not np.isfinite(array).all():
         raise DataError(

@@ -1,7 +1,7 @@
-"""The online learner on pixels (DrQ-v2): all members at once, each with its own environment and its own frames.
+"""Train online pixel agents (DrQ-v2): all members at once, each with its own environment and its own frames.
 
-All random numbers depend only on (member's seed, number of the update or decision). So a member learns the same alone
-as together with others, and a resumed training gives the same result as an uninterrupted one.
+All random numbers depend only on (member's seed, number of the update or decision). So a member learns the same when it
+is trained alone or together with others, and a resumed training gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from synther.pixels.ring import FrameRing, Numbers
 from synther.pixels.store import PAD, shift_offsets
 from synther.pixels.vector_env import Records
 
-_ACTING = 2  # a stream beside those of algorithm.py
+_ACTING = 2  # random stream of actions; training uses the streams in agents/algorithm.py
 
 _HEADS = ("actor", "critics", "target_critics", "actor_adam", "critics_adam")
-"""State of the heads, by the names that `PixelDrQv2` and `agents/drq_v2.py` share."""
+"""Names of the heads and their optimisers. They are the same in `PixelDrQv2` and in `agents/drq_v2.py`."""
 
 
 class PixelLearner(PixelAgentBase):
-    """`learner.act()`, `learner.add(records)`, `learner.train(1)`, for S environments at once, decision by decision.
+    """Trains DrQ-v2 in S environments at once. For each decision, call `act()`, `add(records)` and `train(1)`.
 
-    `size` is the shape of a frame (C, H, W), `low` and `high` (A,) are the action bounds. The newest `capacity` frames
-    of each member are kept. A saved learner does not contain its frames: add them again after loading.
+    `size` is the shape of a frame (C, H, W). `low` and `high` are the action bounds, (A,) each. The newest `capacity`
+    frames of each member are kept. A saved learner does not contain its frames, so add them again after loading.
     """
 
     config: DrQv2Config
@@ -60,20 +60,21 @@ class PixelLearner(PixelAgentBase):
     ) -> None:
         if not seeds:
             raise ConfigError("a learner needs at least one seed, got none")
-        own, device = tuple(seeds), device or compute.pick_device()
+        members, device = tuple(seeds), device or compute.pick_device()
         chosen = compute.pick_precision(precision, device)
         dtype = compute.working_dtype(chosen)
         with compute.working_on(device, ADVICE):
-            ring = FrameRing(len(own), size, low, high, config.nstep, config.discount, capacity=capacity, device=device)
-            algorithm = PixelDrQv2(config, Shape(FEATURES, len(ring.low), own, device), ring.frame)
-            one = _Round(algorithm, ring, own, config.batch_size, dtype)
-            super().__init__("drq_v2", config, own, algorithm, ring, one, chosen)
+            returns = config.nstep, config.discount
+            ring = FrameRing(len(members), size, low, high, *returns, capacity=capacity, device=device)
+            algorithm = PixelDrQv2(config, Shape(FEATURES, len(ring.low), members, device), ring.frame)
+            one = _Round(algorithm, ring, members, config.batch_size, dtype)
+            super().__init__("drq_v2", config, members, algorithm, ring, one, chosen)
             self._actor = _Actor(algorithm, ring, dtype)
         self._decisions = torch.zeros((), dtype=torch.int64)
 
     @property
     def decisions(self) -> int:
-        """Decisions of each member so far."""
+        """Number of decisions of each member so far."""
         return int(self._decisions)
 
     def state(self) -> dict[str, Tensor]:
@@ -88,53 +89,56 @@ class PixelLearner(PixelAgentBase):
         self._decisions += 1
 
     def act(self) -> NDArray[np.float32]:
-        """Actions (S, A) within their bounds, on the current observations, with the noise of the schedule."""
+        """Return actions (S, A) within their bounds for the current observations, with the scheduled action noise."""
         normal = np.stack([source.standard_normal(len(self.store.low), np.float32) for source in self._sources()])
         with self._working():
             return self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal)))
 
     def random_action(self) -> NDArray[np.float32]:
-        """Uniformly random actions (S, A), one per member."""
+        """Return uniformly random actions (S, A), one per member."""
         drawn = [2 * source.random(len(self.store.low), np.float32) - 1 for source in self._sources()]
         return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device))
 
     def stddev(self) -> float:
-        """Current standard deviation of the action noise."""
+        """Return the current std of the action noise, for actions in [-1, 1]."""
         return float(stddev(self.config, self.algorithm.actor_adam.count))
 
     def heads(self, members: Sequence[int]) -> dict[str, Tensor]:
-        """Copies of some members' actor, critics, target critics and optimiser state."""
+        """Return copies of actor, critics, target critics and optimiser state of some members."""
         return {name: _of(tensor, members).clone() for name, tensor in self._heads().items()}
 
     @torch.no_grad()
     def take_heads(self, heads: dict[str, Tensor], members: Sequence[int]) -> None:
-        """Replace some members' heads by ones trained elsewhere. Update counts stay, because they drive the noise.
+        """Replace some members' heads by heads that were trained elsewhere.
 
-        Their target critics learned from features of the trunk as it is now, so the target trunk becomes that one.
+        The numbers of updates stay the same, because the action noise depends on them. The new target critics have
+        learned from features of the current critic trunk, so the target trunk becomes a copy of it.
         """
         for name, tensor in self._heads().items():
             if tensor.dim():
                 tensor[list(members)] = heads[name].to(self.device)
-        own = self.algorithm
-        own.target_critic_trunk.weights[list(members)] = own.critic_trunk.weights[list(members)]
+        algorithm = self.algorithm
+        algorithm.target_critic_trunk.weights[list(members)] = algorithm.critic_trunk.weights[list(members)]
 
     def _heads(self) -> dict[str, Tensor]:
+        """Return the state of all members' heads and their optimisers (not copies)."""
         return {name: part for name, part in self.algorithm.state().items() if name.partition(".")[0] in _HEADS}
 
     def _sources(self) -> list[np.random.Generator]:
+        """Return each member's random number generator for the current decision."""
         return [np.random.default_rng((_ACTING, seed, self.decisions)) for seed in self.seeds]
 
     def _scaled(self, action: Tensor) -> NDArray[np.float32]:
-        """Scale actions from [-1, 1] to their bounds."""
+        """Scale actions (S, A) from [-1, 1] to their bounds."""
         low, high = self.store.low, self.store.high
         return torch.lerp(low, high, 0.5 * (action + 1)).clamp(low, high).cpu().numpy()
 
     def _learned_from(self) -> dict[str, Any]:
-        return {}  # frames are added again, to a ring that may be larger
+        return {}  # after loading, frames are added again, and the new ring may have another capacity
 
 
 class _Round:
-    """One update: the indices of its decisions and its random numbers, in tensors with fixed addresses."""
+    """One update. Its random numbers and the indices of its decisions have fixed addresses, see `agent._Round`."""
 
     updates = 1
 
@@ -151,6 +155,7 @@ class _Round:
         self._drawn.random.copy_(self.ring.pick(self._drawn.random))
 
     def run(self, first: int, last: int) -> None:
+        """Run the update."""
         drawn = self._drawn
         noise = Noise(drawn.normal[:, 0], drawn.uniform[:, 0])
         batch = self.ring.batch(drawn.random[:, 0], shift_offsets(noise.uniform), self.dtype)
@@ -159,7 +164,7 @@ class _Round:
 
 
 class _Actor:
-    """All members' actions in one captured forward pass."""
+    """Computes the actions of all members in one captured forward pass."""
 
     def __init__(self, algorithm: PixelDrQv2, ring: FrameRing, dtype: torch.dtype) -> None:
         self.algorithm, self.ring, self.dtype = algorithm, ring, dtype
@@ -170,7 +175,7 @@ class _Actor:
         self._run: Callable[[], None] | None = None
 
     def __call__(self, seen: Tensor, normal: Tensor) -> Tensor:
-        """Actions (S, A) within [-1, 1]."""
+        """Return actions (S, A) in [-1, 1], for the frame indices of observations (S, 3) and normal noise (S, A)."""
         self._seen.copy_(seen.unsqueeze(1))
         self._normal.copy_(normal.unsqueeze(1))
         if self._run is None:
@@ -180,13 +185,13 @@ class _Actor:
 
     @torch.no_grad()
     def _forward(self) -> None:
-        own = self.algorithm
+        algorithm = self.algorithm
         frames = frame_stacks(self.ring.images, self._seen, None, PAD, self.dtype)
-        mean = own.actor(own.actor_trunk(own.encoder(frames))).tanh()
-        std = stddev(own.config, own.actor_adam.count)
+        mean = algorithm.actor(algorithm.actor_trunk(algorithm.encoder(frames))).tanh()
+        std = stddev(algorithm.config, algorithm.actor_adam.count)
         self._action.copy_((mean + std * self._normal).clamp(-1, 1))
 
 
 def _of(tensor: Tensor, members: Sequence[int]) -> Tensor:
-    """The part of a tensor that belongs to `members`, or the whole tensor if all share it."""
+    """Return the part of a tensor that belongs to `members`, or the whole tensor if all members share it."""
     return tensor.detach()[list(members)] if tensor.dim() else tensor

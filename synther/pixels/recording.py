@@ -1,4 +1,4 @@
-"""Record frames of whole episodes in worker processes: while policies act on states, or from states of the past.
+"""Record frames of whole episodes in worker processes: while policies act on states, or from recorded states.
 
 Workers import this module, so it must not import PyTorch.
 """
@@ -29,37 +29,38 @@ from synther.progress import Progress
 Array = NDArray[Any]
 
 _STREAM = 2
-"""Of starts, as of other recorded data: none of them is used in an evaluation."""
+"""Random stream of recorded episodes. Evaluations use another stream, so they start from other states."""
 
 
 class Look(NamedTuple):
-    """How a task is stepped and rendered."""
+    """Settings of a rendered task: how it is stepped and rendered."""
 
     env_id: str
     repeat: int
     size: int
     shadow_size: int | None
     backend: str
-    """See `camera.graphics`."""
+    """Graphics library, see `camera.graphics`."""
 
     @classmethod
     def here(cls, env_id: str, repeat: int, size: int, shadow_size: int | None) -> Look:
-        """With the graphics library of this machine."""
+        """Create the settings with the graphics library of this machine."""
         if shadow_size is not None:
             check_shadow_size(shadow_size)
         return cls(env_id, repeat, size, shadow_size, graphics())
 
     def env(self) -> PixelEnv:
+        """Open an environment with these settings."""
         how: dict[str, Any] = {"repeat": self.repeat, "size": self.size, "shadow_size": self.shadow_size}
         return PixelEnv(self.env_id, **how, backend=self.backend)
 
     def frames(self, images: Array, actions: Array, rewards: Sequence[float], terminal: bool, **bounds: Any) -> Frames:
-        """One episode."""
+        """Return one episode as `Frames`. `terminal` says whether its last record is terminal."""
         discount = np.ones(len(images), np.float32)
         discount[-1] = 1 - terminal
-        known: dict[str, Any] = {"env_id": self.env_id, "action_repeat": self.repeat, "shadow_size": self.shadow_size}
+        fields: dict[str, Any] = {"env_id": self.env_id, "action_repeat": self.repeat, "shadow_size": self.shadow_size}
         first = np.arange(len(images)) == 0
-        return Frames(images, actions, np.array(rewards), discount, first, **known, **bounds)
+        return Frames(images, actions, np.array(rewards), discount, first, **fields, **bounds)
 
 
 def play(
@@ -73,24 +74,25 @@ def play(
     processes: int,
     progress: Progress,
 ) -> Iterator[Frames]:
-    """Episodes with `decisions` in all, an equal share for each policy. The last episode of each share may be cut.
+    """Play episodes and yield their frames. Each policy gets an equal share of all `decisions`.
 
-    An episode that reaches its time limit has `longest` decisions. `done` is the number of decisions of each episode
-    that exists already, in order.
+    The last episode of each share may be cut. An episode that reaches its time limit has `longest` decisions. `done`
+    has the number of decisions of each episode that was recorded before, in order; these are not played again.
     """
     shares = [end - start for start, end in pairwise(decisions * n // len(policies) for n in range(len(policies) + 1))]
-    have, numbers, left = [0] * len(shares), [itertools.count() for _ in shares], list(done)
+    have, numbers, remaining_done = [0] * len(shares), [itertools.count() for _ in shares], list(done)
     with Workers(processes) as workers, progress.phase(f"record {look.env_id}", decisions, sum(done)) as phase:
-        while have != shares:  # again only if an episode ended before its time limit
+        while have != shares:  # another round is only needed if an episode ended before its time limit
+            # Policy, number and maximum length of each episode of this round.
             plan = [
                 (which, next(numbers[which]), min(longest, share - start))
                 for which, share in enumerate(shares)
                 for start in range(have[which], share, longest)
             ]
-            there, left = left[: len(plan)], left[len(plan) :]
-            for (which, _, _), length in zip(plan, there, strict=False):
+            existing, remaining_done = remaining_done[: len(plan)], remaining_done[len(plan) :]
+            for (which, _, _), length in zip(plan, existing, strict=False):
                 have[which] += length
-            plan = plan[len(there) :]
+            plan = plan[len(existing) :]
             given = [(look, policies[which], (_STREAM, seed, which, number), most) for which, number, most in plan]
             for (which, _, _), episode in zip(plan, in_order(workers, _played, given), strict=True):
                 have[which] += len(episode) - 1
@@ -101,7 +103,10 @@ def play(
 def draw(
     look: Look, rows: Transitions, spans: Sequence[slice], *, done: Sequence[int], processes: int, progress: Progress
 ) -> Iterator[Frames]:
-    """Render every state of the episodes of `rows`. Each of the `spans` is an episode; the first ones are `done`."""
+    """Render every state of the episodes of `rows`, and yield the frames of each episode.
+
+    Each of the `spans` is an episode. The first `len(done)` episodes exist already and are skipped.
+    """
     given = ((look, rows[span]) for span in spans[len(done) :])
     with Workers(processes) as workers, progress.phase(f"draw {look.env_id}", len(rows), sum(done)) as phase:
         for episode in in_order(workers, _drawn, given):
@@ -110,7 +115,7 @@ def draw(
 
 
 def _played(look: Look, policy: Policy, key: Key, most: int) -> Frames:
-    """In a worker: one episode, of at most so many decisions."""
+    """Play one episode with at most `most` decisions. Runs in a worker."""
     env = _env(look)
     rng = np.random.default_rng(np.random.SeedSequence(key).spawn(1)[0])
     env.reset(int(np.random.SeedSequence(key).generate_state(1)[0]))
@@ -128,16 +133,16 @@ def _played(look: Look, policy: Policy, key: Key, most: int) -> Frames:
 
 
 def _drawn(look: Look, rows: Transitions) -> Frames:
-    """In a worker: the frames of one episode of `rows`."""
-    seen = np.concatenate([rows.observation, rows.next_observation[-1:]])
-    images = redraw(look.env_id, seen, rows.action, look.size, look.backend, look.shadow_size)
+    """Render the frames of one episode, `rows`. Runs in a worker."""
+    observations = np.concatenate([rows.observation, rows.next_observation[-1:]])
+    images = redraw(look.env_id, observations, rows.action, look.size, look.backend, look.shadow_size)
     actions = np.concatenate([np.zeros_like(rows.action[:1]), rows.action])
     return look.frames(images, actions, [0.0, *rows.reward], bool(rows.terminal[-1]))
 
 
 @cache
 def _env(look: Look) -> PixelEnv:
-    """Open for as long as the worker process lives."""
+    """Open an environment on the first call. It stays open until the worker process ends."""
     env = look.env()
     atexit.register(env.close)
     return env

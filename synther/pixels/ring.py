@@ -1,7 +1,7 @@
-"""Ring buffers of frames for online pixel agents, on the device: the newest frames of each member, and batches of them.
+"""Ring buffers of frames for online pixel agents. The device keeps the newest frames of each member.
 
-A new record overwrites the oldest one. A decision can be learned from once all records of its n steps are there, and
-until the first frame of its observation is overwritten.
+A new record overwrites the oldest one. An agent can learn from a decision as soon as all records of its n steps have
+been added, and until the first frame of its observation is overwritten.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Numbers = NDArray[np.int64]
 
 
 class FrameRing(FrameStore):
-    """The newest `capacity` records of each of S `members`, with frames of `size` (C, H, W), including resets.
+    """Keeps the newest `capacity` records of each of S `members`, including resets. Frames have the `size` (C, H, W).
 
-    The entries of a decision are written when the last of its `nstep` records arrives, at the index of its own record:
-    member * capacity + record number % capacity.
+    The entries of a decision are written when the last of its `nstep` records is added. Their index is the index of the
+    record before its action: member * capacity + record number % capacity.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class FrameRing(FrameStore):
         self.reward, self.terminal = torch.zeros(2, places, device=device)
         self.capacity, self._nstep, self._discount = capacity, nstep, discount
         self.added: Numbers = np.zeros(members, np.int64)
-        """Records added to each member so far. (S,)"""
+        """Number of records added to each member so far. (S,)"""
         self._begun: Numbers = np.zeros(members, np.int64)  # number of the first record of the current episode
-        # The newest records, over which rewards are summed, at index record number % nstep.
+        # The newest `nstep` records, for the sum of their rewards. Their index is record number % nstep.
         self._actions = np.zeros((members, nstep, len(self.low)), np.float32)
         self._rewards, self._discounts = np.zeros((2, members, nstep), np.float32)
-        # Decisions to learn from, in order: their indices, and the oldest record that each one needs.
+        # Decisions to learn from, in order: their indices, and the number of the oldest record that each one needs.
         self._listed = torch.zeros(members, capacity, dtype=torch.int64, device=device)
         self._needed: Numbers = np.zeros((members, capacity), np.int64)
-        self._ready, self._gone = np.zeros((2, members), np.int64)
+        self._ready, self._gone = np.zeros((2, members), np.int64)  # decisions listed so far, and dropped so far
 
     @property
     def device(self) -> torch.device:
@@ -66,22 +66,22 @@ class FrameRing(FrameStore):
 
     @property
     def counts(self) -> Numbers:
-        """Decisions that each member can learn from now. (S,)"""
+        """Number of decisions that each member can learn from now. (S,)"""
         return self._ready - self._gone
 
     @property
     def gone(self) -> Numbers:
-        """Decisions of each member that were overwritten. (S,)"""
+        """Number of decisions of each member that were overwritten. (S,)"""
         return self._gone.copy()
 
     def __len__(self) -> int:
-        """Smallest number of decisions that a member can learn from."""
+        """Number of decisions that the member with the fewest decisions can learn from."""
         return int(self.counts.min())
 
     def add(self, records: Records, who: Numbers | None = None) -> None:
         """Add one record for each of the members `who` (None: all). It follows the member's previous record."""
         who = np.arange(len(self.added)) if who is None else who
-        at = self.added[who]
+        at = self.added[who]  # number of the new record
         if not records.first[at == 0].all():
             raise DataError("the first record of a member is not a reset: expected whole episodes")
         self._begun[who] = np.where(records.first, at, self._begun[who])
@@ -92,25 +92,25 @@ class FrameRing(FrameStore):
             np.ascontiguousarray(records.image.transpose(0, 2, 3, 1))
         ).to(self.device)
         self.added[who] += 1
-        whole = at - self._nstep >= self._begun[who]
-        if whole.any():
-            self._list(who[whole], at[whole])
+        is_complete = at - self._nstep >= self._begun[who]  # whether the record completes a decision
+        if is_complete.any():
+            self._list(who[is_complete], at[is_complete])
         self._forget()
 
     def seen(self) -> Tensor:
-        """Indices of the frames of each member's current observation. (S, 3)"""
+        """Return the indices (S, 3) of the frames of each member's current observation."""
         if self.added.min() < 1:
             raise DataError("a member has no records yet: add its first one")
         who = np.arange(len(self.added))
         return self._places(who[:, None], stack_of(self.added - 1, self._begun))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Indices of decisions (S, ...), counted from each member's oldest one."""
-        places = (numbers.flatten(1) + self._gone_here()) % self.capacity
+        """Convert numbers of decisions (S, ...), counted from each member's oldest decision, to their indices."""
+        places = (numbers.flatten(1) + self._gone_on_device()) % self.capacity
         return self._listed.gather(1, places).view_as(numbers)
 
     def pick(self, random: Tensor) -> Tensor:
-        """Indices of uniformly drawn decisions, from large random integers (S, ...)."""
+        """Convert large random integers (S, ...) to indices of uniformly drawn decisions."""
         if len(self) < 1:
             raise DataError(
                 f"there is nothing to learn from yet: no episode has {self._nstep} decisions; raise learning_starts"
@@ -119,16 +119,16 @@ class FrameRing(FrameStore):
         return self.at(random % counts.view(-1, *[1] * (random.dim() - 1)))
 
     def _list(self, who: Numbers, newest: Numbers) -> None:
-        """Write the decisions whose last records are `newest`."""
-        own, begun = newest - self._nstep, self._begun[who]
-        slots = (own[:, None] + 1 + np.arange(self._nstep)) % self._nstep
+        """Write the entries of one decision for each of the members `who`. Its last record has the number `newest`."""
+        record, begun = newest - self._nstep, self._begun[who]
+        slots = (record[:, None] + 1 + np.arange(self._nstep)) % self._nstep
         rewards, discounts = self._rewards[who[:, None], slots], self._discounts[who[:, None], slots]
         reward, worth = np.zeros(len(who)), np.ones(len(who))
         for step in range(self._nstep):
             reward += worth * rewards[:, step]
             worth *= self._discount * discounts[:, step]
-        places = self._places(who, own)
-        self.stack[places] = self._places(who[:, None], stack_of(own, begun))
+        places = self._places(who, record)
+        self.stack[places] = self._places(who[:, None], stack_of(record, begun))
         self.next_stack[places] = self._places(who[:, None], stack_of(newest, begun))
         action = torch.from_numpy(self._actions[who, slots[:, 0]]).to(self.device)
         self.action[places] = ((action - self.low) * (2 / (self.high - self.low)) - 1).clamp_(-1, 1)
@@ -137,11 +137,11 @@ class FrameRing(FrameStore):
         self.terminal[places] = torch.from_numpy(lost.astype(np.float32)).to(self.device)
         line = self._ready[who] % self.capacity
         self._listed[torch.from_numpy(who).to(self.device), torch.from_numpy(line).to(self.device)] = places
-        self._needed[who, line] = stack_of(own, begun)[:, 0]
+        self._needed[who, line] = stack_of(record, begun)[:, 0]
         self._ready[who] += 1
 
     def _forget(self) -> None:
-        """Drop the decisions whose oldest frame was overwritten."""
+        """Drop decisions if their oldest frame was overwritten."""
         members, oldest = np.arange(len(self.added)), self.added - self.capacity
         while True:
             stale = (self._gone < self._ready) & (self._needed[members, self._gone % self.capacity] < oldest)
@@ -149,8 +149,10 @@ class FrameRing(FrameStore):
                 return
             self._gone[stale] += 1
 
-    def _gone_here(self) -> Tensor:
+    def _gone_on_device(self) -> Tensor:
+        """Return `gone` as a tensor (S, 1) on the device."""
         return torch.from_numpy(self._gone).to(self.device).unsqueeze(1)
 
     def _places(self, who: Numbers, numbers: Numbers) -> Tensor:
+        """Return the indices of records, from their members and their numbers."""
         return torch.from_numpy(who * self.capacity + numbers % self.capacity).to(self.device)

@@ -1,7 +1,7 @@
-"""A vector of rendered environments for online training from pixels: one environment per seed.
+"""A vector environment with rendered frames, for online training from pixels: one environment per seed.
 
-Rendering a frame takes longer than sending it, so the environments run in worker processes. These import this module,
-which does not import PyTorch.
+Rendering a frame takes longer than sending it to another process, so the environments run in worker processes. Workers
+import this module, so it must not import PyTorch.
 """
 
 from __future__ import annotations
@@ -22,47 +22,49 @@ from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
 
 _STREAM = 3
-"""Random stream of these episodes. Evaluations and recorded data use other streams."""
+"""Random stream of the initial states. Evaluations and recorded data use other streams."""
 
 
 class Records(NamedTuple):
-    """One record of each of W environments, with the fields of `Frames`."""
+    """One record of each of W environments. The fields are those of `Frames`."""
 
     image: NDArray[np.uint8]
     """(W, C, H, W)"""
     action: NDArray[np.float32]
-    """(W, A): the action that led to the record; 0 at a reset"""
+    """(W, A): action that led to the record; 0 at a reset"""
     reward: NDArray[np.float32]
     discount: NDArray[np.float32]
     """(W,): 0 where the record is terminal"""
     first: NDArray[np.bool_]
 
     def some(self, which: slice) -> Records:
+        """Return the records of some environments."""
         return Records(
             self.image[which], self.action[which], self.reward[which], self.discount[which], self.first[which]
         )
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
+        """Concatenate records along the axis of environments."""
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class Stepped(NamedTuple):
-    """Result of one decision in every environment."""
+    """Result of one decision in each of S environments."""
 
     records: Records
     over: NDArray[np.bool_]
     """(S,): whether the episode ended with this decision"""
     restarts: Records
-    """First records of the next episodes, for those environments in order"""
+    """First records of the next episodes, of the environments in which an episode ended, in their order"""
 
 
 class PixelVectorEnv:
-    """The task `env_id` for each of `seeds`. Use it as a context manager, or close it.
+    """Runs the task `env_id` for each of `seeds`. Use it as a context manager, or call `close`.
 
-    The initial state of an episode depends only on its seed and on the number of the decision before which it starts.
-    It does not depend on the other seeds or on `processes` (None: one per core). `make_env` creates an environment, in
-    a worker process.
+    The initial state of an episode depends only on its seed and on the number of the decision at which it starts. It
+    does not depend on the other seeds or on `processes` (None: one per core). `make_env` creates an environment. It is
+    called in a worker process.
     """
 
     def __init__(
@@ -81,34 +83,35 @@ class PixelVectorEnv:
         count = min(len(seeds), cores() if processes is None else processes)
         groups = [tuple(map(int, some)) for some in np.array_split(np.array(seeds), count)]
         self._ends = np.cumsum([len(group) for group in groups])
-        self._shares = [_Share(make_env, env_id, size, repeat, shadow_size, group) for group in groups]
+        self._groups = [_Group(make_env, env_id, size, repeat, shadow_size, group) for group in groups]
         self._stack = ExitStack()
         try:
-            # One process per group, so that each request reaches the process that holds these environments.
-            self._places = [self._stack.enter_context(Workers(1)) for _ in groups]
-            self.low, self.high = self._ask(_bounds, [()] * count)[0]
+            # Each group has its own pool with one process, so that a request reaches the process of its environments.
+            self._workers = [self._stack.enter_context(Workers(1)) for _ in groups]
+            self.low, self.high = self._call(_bounds, [()] * count)[0]
         except BaseException:
             self._stack.close()
             raise
 
     def reset(self, number: int) -> Records:
-        """Reset all environments, before decision `number`."""
-        return Records.joined(self._ask(_reset_all, [(number,)] * len(self._places)))
+        """Reset all environments. Their episodes start at decision `number`."""
+        return Records.joined(self._call(_reset_all, [(number,)] * len(self._workers)))
 
     def step(self, actions: NDArray[np.float32], number: int) -> Stepped:
-        """Take one action per environment (S, A) in decision `number`. Environments whose episode ends are reset."""
+        """Take one action per environment, (S, A), in decision `number`. Reset environments when an episode ends."""
         parts = np.split(actions, self._ends[:-1])
-        found = self._ask(_stepped, [(own, number) for own in parts])
-        records, over, restarts = zip(*found, strict=True)
+        results = self._call(_stepped, [(part, number) for part in parts])
+        records, over, restarts = zip(*results, strict=True)
         return Stepped(Records.joined(records), np.concatenate(over), Records.joined(restarts))
 
-    def _ask(self, what: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Ask all processes at once, then wait for all answers."""
-        work = zip(self._places, self._shares, given, strict=True)
-        asked = [place.submit(what, share, *own) for place, share, own in work]
-        return [answer(future) for future in asked]
+    def _call(self, function: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a function in all processes at once, with the arguments for each group, and wait for all results."""
+        work = zip(self._workers, self._groups, given, strict=True)
+        futures = [worker.submit(function, group, *arguments) for worker, group, arguments in work]
+        return [answer(future) for future in futures]
 
     def close(self) -> None:
+        """End all processes and their environments."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -118,8 +121,8 @@ class PixelVectorEnv:
         self.close()
 
 
-class _Share(NamedTuple):
-    """The environments of one process."""
+class _Group(NamedTuple):
+    """Describes the environments of one process."""
 
     make_env: Callable[..., PixelEnv]
     env_id: str
@@ -129,7 +132,7 @@ class _Share(NamedTuple):
     seeds: tuple[int, ...]
 
     def envs(self) -> list[tuple[int, PixelEnv]]:
-        """In that process: the environments with their seeds."""
+        """Return the environments with their seeds. Call it only in the worker process of this group."""
         return [(seed, _held(*self[:-1], seed)) for seed in self.seeds]
 
 
@@ -137,39 +140,43 @@ class _Share(NamedTuple):
 def _held(
     make_env: Callable[..., PixelEnv], env_id: str, size: int, repeat: int, shadow_size: int | None, seed: int
 ) -> PixelEnv:
-    """The environment of a seed, which stays open until its process ends. It returns single frames."""
-    made = make_env(env_id, size=size, repeat=repeat, stack=1, shadow_size=shadow_size)
-    atexit.register(made.close)  # before the graphics library is unloaded
-    return made
+    """Create the environment of a seed on the first call. It stays open until its process ends.
+
+    Its observations are single frames, which are stacked later.
+    """
+    env = make_env(env_id, size=size, repeat=repeat, stack=1, shadow_size=shadow_size)
+    atexit.register(env.close)  # runs before the graphics library is unloaded
+    return env
 
 
-def _bounds(share: _Share) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """In a worker: make the environments and return their action bounds."""
-    _, first = share.envs()[0]
+def _bounds(group: _Group) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Create the environments of a group and return their action bounds. Runs in a worker."""
+    _, first = group.envs()[0]
     return first.low, first.high
 
 
-def _reset_all(share: _Share, number: int) -> Records:
-    """In a worker: reset its environments."""
-    return Records.joined([_reset(env, seed, number) for seed, env in share.envs()])
+def _reset_all(group: _Group, number: int) -> Records:
+    """Reset the environments of a group. Runs in a worker."""
+    return Records.joined([_reset(env, seed, number) for seed, env in group.envs()])
 
 
-def _stepped(share: _Share, actions: NDArray[np.float32], number: int) -> Stepped:
-    """In a worker: step its environments."""
+def _stepped(group: _Group, actions: NDArray[np.float32], number: int) -> Stepped:
+    """Step the environments of a group. Runs in a worker."""
     records, over, restarts = [], [], []
-    for (seed, env), action in zip(share.envs(), actions, strict=True):
+    for (seed, env), action in zip(group.envs(), actions, strict=True):
         image, reward, terminal, timeout = env.step(action)
         if not math.isfinite(reward):
-            raise DataError(f"{share.env_id} of seed {seed} returned the reward {reward} in decision {number}")
+            raise DataError(f"{group.env_id} of seed {seed} returned the reward {reward} in decision {number}")
         records.append(_record(image, action, reward, 1.0 - terminal, first=False))
         over.append(terminal or timeout)
         if over[-1]:
             restarts.append(_reset(env, seed, number + 1))
-    none = records[0].some(slice(0))
-    return Stepped(Records.joined(records), np.array(over), Records.joined([none, *restarts]))
+    empty = records[0].some(slice(0))
+    return Stepped(Records.joined(records), np.array(over), Records.joined([empty, *restarts]))
 
 
 def _reset(env: PixelEnv, seed: int, number: int) -> Records:
+    """Reset one environment and return its first record."""
     start = int(np.random.SeedSequence((_STREAM, seed, number)).generate_state(1)[0])
     return _record(env.reset(start), np.zeros_like(env.low), 0.0, 1.0, first=True)
 
@@ -177,6 +184,6 @@ def _reset(env: PixelEnv, seed: int, number: int) -> Records:
 def _record(
     image: NDArray[np.uint8], action: NDArray[np.float32], reward: float, discount: float, first: bool
 ) -> Records:
-    """Record of a single environment."""
-    earned, worth = np.array([[reward], [discount]], np.float32)
-    return Records(image[None], np.asarray(action, np.float32)[None], earned, worth, np.array([first]))
+    """Return the record of a single environment."""
+    rewards, discounts = np.array([[reward], [discount]], np.float32)
+    return Records(image[None], np.asarray(action, np.float32)[None], rewards, discounts, np.array([first]))

@@ -209,8 +209,8 @@ def drawn(
     guide: Guide | Gradient | None = None,
 ) -> Matrix:
     """Sample synthetic rows and return them as a matrix (samples, width)."""
-    wishes = {"guide": guide, **({} if relevant is None else relevant.asked())}
-    return columns.pack_parts(model.sample_blocks(samples, seed=seed, **wishes, progress=progress), samples)
+    options = {"guide": guide, **({} if relevant is None else relevant.asked())}
+    return columns.pack_parts(model.sample_blocks(samples, seed=seed, **options, progress=progress), samples)
 
 
 def held_out_rows(stream: Sequence[int], places: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

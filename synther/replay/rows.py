@@ -277,7 +277,7 @@ class SyntheticRows:
 
         A row's number is its position in the order in which rows were added, counted from 0.
         """
-        # `held_out_rows` holds out none if it would hold out all, so it always gets several numbers.
+        # If `held_out_rows` would hold out all rows, it holds out none. So it always gets several numbers.
         extended = np.arange(numbers[0], max(int(numbers[-1]) + 1, int(numbers[0]) + _SEVERAL))
         marks = held_out_rows((self.seed, _HELD_OUT), extended, self.settings.fit.holdout)
         return marks[: len(numbers)]

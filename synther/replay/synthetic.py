@@ -1,4 +1,4 @@
-"""`SyntheticReplay`: a replay buffer for online agents whose batches are partly synthetic."""
+"""`SyntheticReplay`: a replay buffer for online agents. A share of each batch is synthetic."""
 
 from __future__ import annotations
 

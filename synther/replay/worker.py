@@ -17,7 +17,7 @@ _NICENESS = 5  # lower priority than the agent
 def leave_with_parent(folder: Path) -> None:
     """Wait until the parent process ends, then remove `folder` and exit.
 
-    The parent holds the other end of the standard input's pipe, so reading from it returns when the parent ends.
+    Standard input is a pipe from the parent, so `os.read` returns when the parent ends.
     """
     os.read(0, 1)  # not sys.stdin: its lock would block the exit of this process
     shutil.rmtree(folder, ignore_errors=True)  # the parent can no longer remove it

@@ -1,7 +1,9 @@
-"""HDF5 files with V-D4RL's keys, read and written: `observation` (N, 3, 84, 84) of uint8, `action`, `reward`,
-`discount`, and `step_type`, which is 0 for the first record of an episode, 2 for its last, and 1 in between.
+"""Read and write HDF5 files with V-D4RL's keys.
 
-V-D4RL's own files do not name their task; their folders do: TASK/LEVEL/84px.
+The keys are `observation` (N, 3, 84, 84) of uint8, `action`, `reward`, `discount` and `step_type`. `step_type` is 0 for
+the first record of an episode, 2 for its last record, and 1 for all records in between.
+
+V-D4RL's own files do not contain the name of their task. It is read from their folders: TASK/LEVEL/84px.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _KEYS = ("observation", "action", "reward", "discount", "step_type")
 
 
 class _Facts(TypedDict, total=False):
-    """Attributes of the files that are written here, which are those of `Frames`."""
+    """Attributes of files that `write` has created: fields of `Frames`."""
 
     env_id: str
     action_repeat: int
@@ -39,23 +41,26 @@ class _Facts(TypedDict, total=False):
 
 
 class About(TypedDict, total=False):
-    """More attributes, of files that were recorded."""
+    """Additional attributes of files that `synther collect` has recorded."""
 
     recorded: str
-    """How, as JSON: policies, noise, seed and so on."""
+    """Options of the recording as JSON: policies, noise, seed and so on."""
     whole_episodes: int
-    """Episodes that terminated or reached the time limit."""
+    """Number of episodes that terminated or reached the time limit."""
     mean_return: float
     std_return: float
-    """Over whole episodes, if there are any."""
+    """Mean and std of the returns of whole episodes, if there are any."""
 
 
 class Outcomes(NamedTuple):
-    """Of each episode."""
+    """Results of E episodes."""
 
     decisions: NDArray[np.int64]
+    """(E,): number of decisions"""
     returns: NDArray[np.float64]
+    """(E,): sum of the rewards"""
     terminal: NDArray[np.bool_]
+    """(E,): whether the episode ended with a terminal"""
 
 
 _FIRST, _MID, _LAST = 0, 1, 2
@@ -64,7 +69,7 @@ _REPEAT = 2
 """Action repeat of all V-D4RL data."""
 
 _CHUNK = 16
-"""Frames per compressed chunk. 20K frames of 84 x 84 take 100 MB, and more than twice as much with 1 per chunk."""
+"""Frames per compressed chunk. With 16, 20K frames of 84 x 84 take 100 MB; with 1, more than twice as much."""
 
 _BLOCK = 32 * _CHUNK
 """Minimum number of frames that are read at once."""
@@ -74,7 +79,7 @@ BLOCK_BYTES = 200_000_000
 
 
 def is_of_frames(path: Path) -> bool:
-    """Whether a file is HDF5 and has the key `step_type`, which only files of frames have."""
+    """Return whether a file is an HDF5 file of frames: only these have the key `step_type`."""
     if path.suffix.lower() not in SUFFIXES:
         return False
     import h5py
@@ -86,7 +91,7 @@ def is_of_frames(path: Path) -> bool:
 
 
 class Shard:
-    """One file. All its episodes are complete, except possibly the last one."""
+    """One HDF5 file of frames. All its episodes are complete, except possibly the last one."""
 
     def __init__(self, path: Path) -> None:
         import h5py
@@ -108,6 +113,7 @@ class Shard:
             self.about = _attributes(file, About)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield all records, block by block."""
         with opened(self._path) as file:
             reward, discount = (column(name, file[name][()], self.records) for name in ("reward", "discount"))
             first = _firsts(column("step_type", file["step_type"][()], self.records))
@@ -117,10 +123,10 @@ class Shard:
             for some in _steps(pictures):
                 image = channels_first(pictures[some], self.size)
                 yield Block(image, action[some], reward[some], discount[some], first[some])
-                del image  # before the next is read: it is large
+                del image  # free the memory before the next block is read
 
     def outcomes(self) -> Outcomes:
-        """Lengths, returns and ends of the episodes, without reading a frame."""
+        """Return lengths, returns and ends of the episodes, without reading frames."""
         with reading(self._path, "an HDF5 file of frames"), opened(self._path) as file:
             names = ("reward", "discount", "step_type")
             reward, discount, step_type = (column(name, file[name][()], self.records) for name in names)
@@ -134,8 +140,11 @@ class Shard:
 
 
 def _steps(pictures: Any) -> Iterator[slice]:
-    """The frames to read together: whole chunks, because HDF5 decompresses chunks as a whole. V-D4RL's chunks have
-    thousands of records; chunks that are too large are read in as few parts as possible."""
+    """Yield the ranges of frames to read at once.
+
+    A range consists of whole chunks, because HDF5 always decompresses a whole chunk. V-D4RL's chunks have thousands of
+    records. Chunks that are too large for memory are read in as few parts as possible.
+    """
     records = len(pictures)
     chunk = pictures.chunks[0] if pictures.chunks else 1
     height = chunk * max(1, _BLOCK // chunk)
@@ -148,6 +157,7 @@ def _steps(pictures: Any) -> Iterator[slice]:
 
 
 def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask (N,) of the first records of episodes. Raises an error for an impossible order of step types."""
     wrong = np.flatnonzero(~np.isin(step_type, (_FIRST, _MID, _LAST)))
     if len(wrong):
         raise DataError(f"step_type[{wrong[0]}] is {step_type[wrong[0]]}: expected 0 (first), 1 or 2 (last)")
@@ -161,15 +171,15 @@ def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _attributes(file: Any, kind: Any) -> dict[str, Any]:
-    """Those of the attributes in `kind` that a file has, if they are what we write."""
+    """Return the attributes of `kind` that a file has. Raises an error if they have other types than in `kind`."""
     facts = {name: attribute(file, name) for name in get_type_hints(kind) if name in file.attrs}
     plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in facts.items()}
-    found: dict[str, Any] = checked(plain, kind, "its attributes")
-    return found
+    attributes: dict[str, Any] = checked(plain, kind, "its attributes")
+    return attributes
 
 
 def _known(path: Path) -> dict[str, Any]:
-    """Task and action repeat of a file whose folders are named as in V-D4RL."""
+    """Return task and action repeat of a file, if its folders are named as in V-D4RL. Otherwise return no values."""
     task, level, pixels = ("", "", "", *path.absolute().parts)[-4:-1]
     domain, _, name = task.partition("_")
     if level in _LEVELS and pixels.endswith("px") and domain and name:
@@ -178,40 +188,42 @@ def _known(path: Path) -> dict[str, Any]:
 
 
 def write(episodes: Iterable[Frames], target: str | os.PathLike[str], about: About) -> None:
-    """Write all `episodes` to one file. Each part is freed once it is written."""
+    """Write all `episodes` to one file. The memory of each part is freed after it was written."""
     path = Path(target).expanduser()
     with replacing(path) as beside, created(beside) as (file, writing):
         kind = None
         for part in episodes:
-            seen = part.image.shape[1:], part.shadow_size
-            own = part.env_id, part.action_repeat, *seen, (*part.low,), (*part.high,)
-            if kind not in (None, own):
-                raise DataError(f"{path}: the parts of one file must agree, got {own} after {kind}")
+            images = part.image.shape[1:], part.shadow_size
+            part_kind = part.env_id, part.action_repeat, *images, (*part.low,), (*part.high,)
+            if kind not in (None, part_kind):
+                raise DataError(f"{path}: the parts of one file must agree, got {part_kind} after {kind}")
             with writing():
                 if kind is None:
                     _prepare(file, part)
                     file.attrs.update(about)
                 _append(file, part)
-            kind = own
+            kind = part_kind
         if kind is None:
             raise DataError(f"{path}: nothing to write: expected at least one episode")
 
 
 def _prepare(file: Any, part: Frames) -> None:
+    """Create empty data sets and the attributes for parts like `part`."""
     for name in get_type_hints(_Facts):
         if getattr(part, name) is not None:
             value = getattr(part, name)
             file.attrs[name] = str(value) if isinstance(value, str) else value  # h5py does not accept subclasses of str
-    packed = {"chunks": (_CHUNK, *part.image.shape[1:]), "compression": "gzip", "compression_opts": 4}
+    compressed = {"chunks": (_CHUNK, *part.image.shape[1:]), "compression": "gzip", "compression_opts": 4}
     shapes = {"observation": part.image.shape[1:], "action": part.action.shape[1:]}
     types = {"observation": np.uint8, "step_type": np.int64}
     for key in _KEYS:
         shape = shapes.get(key, ())
-        how = packed if key == "observation" else {"chunks": True}
+        how = compressed if key == "observation" else {"chunks": True}
         file.create_dataset(key, (0, *shape), types.get(key, np.float32), maxshape=(None, *shape), **how)
 
 
 def _append(file: Any, part: Frames) -> None:
+    """Append the records of `part` to a file."""
     starts, ends = part.episodes
     step_type = np.full(len(part), _MID)
     step_type[ends - 1] = _LAST

@@ -1,6 +1,7 @@
-"""Minari data sets of images, by folder or by installed id: observations are a `Box` of uint8, or a `Dict` with one.
+"""Read Minari data sets of images, by folder or by the id of an installed data set.
 
-Actions must be a `Box` with one axis. Frames must not be stacked: stacking is done here.
+Observations are images: a `Box` of uint8, or a `Dict` that contains one. Actions must be a `Box` with one axis. Frames
+must not be stacked, because pixel agents stack them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from synther.schema import check_size
 
 
 class Dataset:
-    """All episodes of one data set."""
+    """All episodes of one Minari data set."""
 
     def __init__(self, source: str | os.PathLike[str]) -> None:
         self.name = str(source)
@@ -31,7 +32,7 @@ class Dataset:
         if folder is None:
             raise FormatError(f"{source}: not a folder, and no Minari data set of this id is installed")
         with reading(source, "a Minari data set"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about old versions and missing authors
+            warnings.simplefilter("ignore")  # Minari warns about old versions and missing authors
             self._dataset = Stored(folder)
             self._entry, space = _picture(self._dataset.observation_space)
             self.size = frame_size((1, *space.shape), space.dtype, "an observation")
@@ -40,17 +41,18 @@ class Dataset:
             self.known = _known(self._dataset)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield all records, one episode per block."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for episode in self._dataset.recorded():
-                seen = episode.observations if self._entry is None else episode.observations[self._entry]
+                images = episode.observations if self._entry is None else episode.observations[self._entry]
                 steps = len(episode.rewards)
-                if len(seen) != steps + 1:
+                if len(images) != steps + 1:
                     raise DataError(
-                        f"episode {episode.number} has {len(seen)} frames, expected {steps + 1}: one more than steps"
+                        f"episode {episode.number} has {len(images)} frames, expected {steps + 1}: one more than steps"
                     )
                 yield Block(
-                    channels_first(np.asarray(seen), self.size),
+                    channels_first(np.asarray(images), self.size),
                     _after_reset(np.asarray(episode.actions, np.float32), 0.0),
                     _after_reset(np.asarray(episode.rewards, np.float32), 0.0),
                     _after_reset(1.0 - np.asarray(episode.terminations, np.float32), 1.0),
@@ -59,7 +61,7 @@ class Dataset:
 
 
 def data_folder(source: str | os.PathLike[str]) -> Path | None:
-    """The folder with `metadata.json`, from a folder or an installed id; None if there is none."""
+    """Return the folder with `metadata.json` of a data set, or None. `source` is a folder or the id of a data set."""
     path = Path(source).expanduser()
     if not path.exists():
         try:
@@ -71,20 +73,21 @@ def data_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def _picture(space: Any) -> tuple[str | None, Any]:
-    """The key of the images in the observation (None: the observation is the image), and their space."""
+    """Return the key of the images in an observation, and their space. The key is None if observations are images."""
     import gymnasium
 
     if not isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(space, gymnasium.spaces.Box):
             raise DataError(f"observations are of {space}: expected a Box of images, or a Dict with one")
         return None, space
-    found = [name for name, one in space.items() if one.dtype == np.uint8 and len(one.shape or ()) == 3]
-    if len(found) != 1:
-        raise DataError(f"{len(found)} of the observations {', '.join(space)} are images of uint8: expected one")
-    return found[0], space[found[0]]
+    images = [name for name, one in space.items() if one.dtype == np.uint8 and len(one.shape or ()) == 3]
+    if len(images) != 1:
+        raise DataError(f"{len(images)} of the observations {', '.join(space)} are images of uint8: expected one")
+    return images[0], space[images[0]]
 
 
 def _known(dataset: Stored) -> dict[str, Any]:
+    """Return the task and the action bounds of a data set. Raises an error for other action spaces than a Box."""
     import gymnasium
 
     space = dataset.action_space
@@ -94,4 +97,5 @@ def _known(dataset: Stored) -> dict[str, Any]:
 
 
 def _after_reset(values: NDArray[Any], at_reset: float) -> NDArray[Any]:
+    """Return the values of an episode's steps with a value for its reset in front."""
     return np.concatenate([np.full_like(values[:1], at_reset), values])
