@@ -1,4 +1,4 @@
-"""SAC in one file, on Pendulum, with synthetic replay: lines 1, 2 and 3 are those a buffer of one's own would have."""
+"""SAC in one file, on Pendulum, with synthetic replay. The lines that end in 1, 2 and 3 replace your own buffer."""
 
 import argparse
 from copy import deepcopy
@@ -10,7 +10,7 @@ from torch.nn import Linear, ModuleList, ReLU, Sequential
 from synther import SyntheticReplay, preset
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-known = {"steps": (3000, "of the environment"), "updates": (4, "a step"), "refresh": (500, "rows before a refit")}
+known = {"steps": (3000, "environment steps"), "updates": (4, "updates per step"), "refresh": (500, "rows per refit")}
 for name, (default, about) in {**known, "samples": (20_000, "synthetic rows"), "fit": (1500, "steps of a fit")}.items():
     parser.add_argument(f"--{name}", type=int, default=default, help=about)
 chosen = parser.parse_args()
@@ -23,14 +23,14 @@ critics, targets, log_alpha = ModuleList(twins), ModuleList(deepcopy(twins)), to
 optimizers = [torch.optim.Adam(weights, 1e-3) for weights in (critics.parameters(), actor.parameters(), [log_alpha])]
 
 
-def act(seen):  # an action in (-1, 1), and the logarithm of its density
+def act(seen):  # returns actions in (-1, 1), and their log probabilities
     mean, log_std = actor(seen).chunk(2, -1)
     normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
     raw = normal.rsample()
     return raw.tanh(), (normal.log_prob(raw) - torch.log(1 - raw.tanh() ** 2 + 1e-6)).sum(-1)
 
 
-def losses(batch):  # of critics, actor and temperature, each computed when the one before has been acted upon
+def losses(batch):  # yields the losses of critics, actor and temperature, each after the update with the one before
     values = lambda nets, *pair: torch.stack([net(torch.cat(pair, -1))[:, 0] for net in nets])  # noqa: E731
     alpha, following, (action, density) = log_alpha.exp().detach(), batch.next_observation, act(batch.next_observation)
     after = 0.99 * (1 - batch.terminal) * (values(targets, following, action).amin(0) - alpha * density).detach()

@@ -1,6 +1,6 @@
 """An offline agent of your own: AWAC (Nair et al. 2020), advantage-weighted imitation with learned critics.
 
-Train it from the folder that holds this file:
+Train it from the folder of this file:
 
     synther train awac:AWAC hopper-sac --out awac-run --updates 20K --agent.temperature 0.3
 """
@@ -21,30 +21,30 @@ from synther.agents.rows import Batch
 
 @dataclass(frozen=True)
 class AWACConfig(StateAgentConfig):
-    """The options become `--agent.discount` and so on."""
+    """The options of AWAC. On the command line they are `--agent.discount` and so on."""
 
     depth: int = 3
     discount: float = 0.99
     tau: float = 0.005
     temperature: float = 1 / 3
-    """How little better actions are preferred."""
+    """The higher, the less the agent prefers better actions."""
 
 
 class AWAC(Algorithm):
     config_class = AWACConfig
     losses = ("critic", "actor")
-    squash = "clamp"  # the policy's mean is an action already
+    squash = "clamp"  # the actor's output is already an action, only its bounds are enforced
 
     def __init__(self, config: AWACConfig, shape: Shape) -> None:
-        self.config, self.normals = config, 2 * shape.action  # random numbers for each row
-        self.actor = shape.actor(config, shape.action, free=(0.0,) * shape.action)  # free: log std
+        self.config, self.normals = config, 2 * shape.action  # normals: random numbers for each row
+        self.actor = shape.actor(config, shape.action, free=(0.0,) * shape.action)  # free parameters: the log std
         self.critics = shape.critics(config, 2)
         self.target_critics = self.critics.clone()
         self.actor_adam = Adam(self.actor.weights, config.learning_rate)
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        """Every tensor has a first axis for the members, such as seeds, and every loss is (members,)."""
+        """Update the agents of all members (seeds). The first axis of tensors is the member, losses are (members,)."""
         here, there = noise.normal.chunk(2, -1)
         with torch.no_grad():
             next_value = self._value(self.target_critics, batch.next_observation, there)
@@ -64,7 +64,7 @@ class AWAC(Algorithm):
         return self.actor(observation), self.actor.free.clamp(-20, 2).unsqueeze(1)
 
     def _value(self, critics: object, observation: Tensor, noise: Tensor) -> Tensor:
-        """The lowest value of one action of the policy. (members, rows)"""
+        """Return the lowest value over the critics of one sampled action, (members, rows)."""
         mean, log_std = self._policy(observation)
         action = (mean + log_std.exp() * noise).clamp(-1, 1)
         return min_over_critics(values(critics, observation, action))

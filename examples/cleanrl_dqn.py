@@ -1,4 +1,4 @@
-"""DQN in the style of CleanRL, with synthetic replay: the lines that end in 1, 2 and 3 are the ones that changed."""
+"""DQN in the style of CleanRL, with synthetic replay. Only the lines that end in 1, 2 and 3 were changed."""
 
 import copy
 import dataclasses

@@ -1,11 +1,12 @@
-"""SAC of Stable-Baselines3 on Pendulum-v1, with and without synthetic replay: mean return after so many steps.
+"""Compare SAC of Stable-Baselines3 on Pendulum-v1 with and without synthetic replay.
 
     pip install 'synther[gym,sb3,stats]'
     python examples/pendulum.py --out pendulum
 
-Three ways are compared: one update a step on real rows, `--updates` a step on real rows, and as many on batches that
-are half synthetic. Each return is the mean of ten evaluation episodes that all seeds share; the best possible is
-about -150, an agent that does nothing gets about -1200. Runs that `--out` has already are not done again.
+Three ways to learn are compared: one update per step on real rows, `--updates` updates per step on real rows, and
+`--updates` updates per step on batches that are half synthetic. A return is the mean of ten evaluation episodes, which
+are the same for all seeds. The best possible return is about -150. An agent that does nothing gets about -1200. Runs
+that are already in `--out` are not repeated.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from synther.origin import origin
 from synther.plots.statistics import Interval, aggregate, improvement
 
 GENERATOR = preset("laptop", network={"width": 128, "depth": 3})
-"""Rows of Pendulum have nine columns: a smaller network than the preset's learns them in seconds."""
+"""A smaller network than the preset's. It learns the nine columns of Pendulum rows in seconds."""
 EPISODES = 10
 BATCH = 128
 
 
 def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str, Any] | None) -> list[float]:
-    """Mean return of the policy, without noise, after every `every` steps."""
+    """Train an agent, and return the mean return of its deterministic policy after every `every` steps."""
     agent = SAC(
         "MlpPolicy",
         "Pendulum-v1",
@@ -60,6 +61,7 @@ def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str
 
 
 def evaluated(agent: SAC) -> float:
+    """Return the mean return of an agent over the evaluation episodes."""
     envs = make_vec_env("Pendulum-v1", EPISODES, seed=12345)
     mean, _ = evaluate_policy(agent, envs, n_eval_episodes=EPISODES)
     return float(mean)
@@ -69,13 +71,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500, help="environment steps (default 500)")
     parser.add_argument("--every", type=int, default=50, help="steps between two evaluations (default 50)")
-    parser.add_argument("--updates", type=int, default=20, help="updates a step where there are many (default 20)")
+    parser.add_argument(
+        "--updates", type=int, default=20, help="updates per step of the second and third way (default 20)"
+    )
     parser.add_argument("--refresh-every", type=int, default=100, help="real rows between two refits (default 100)")
     parser.add_argument("--samples", type=int, default=20_000, help="synthetic rows (default 20000)")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True, help="OUT.json gets every run, OUT.md the tables")
+    parser.add_argument("--out", type=Path, required=True, help="write all runs to OUT.json and the tables to OUT.md")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
 
@@ -87,7 +91,7 @@ def main() -> None:
         f"{chosen.updates} updates, half synthetic": (chosen.updates, generated),
     }
     setting = {name: value for name, value in vars(chosen).items() if name not in ("out", "seeds", "first_seed")}
-    facts = origin(pick_device("cpu"))  # before the runs: meanwhile the checkout may become another one
+    facts = origin(pick_device("cpu"))  # before the runs, because the checkout may change during them
     runs = Runs(chosen.out.with_suffix(".json"), setting, facts["synther"])
     seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
     for seed in seeds:
@@ -105,14 +109,14 @@ def main() -> None:
 
 
 class Runs:
-    """Curves of finished runs, in a file that is written after each of them."""
+    """The returns of finished runs, in a file that is written after each run."""
 
     def __init__(self, path: Path, setting: dict[str, Any], version: str) -> None:
         self._path, self._version, self._content = path, version, {"setting": setting, "runs": {}}
         if path.exists():
             self._content = json.loads(path.read_text())
             if self._content["setting"] != setting:
-                sys.exit(f"{path} has runs of another setting, {self._content['setting']}: choose another --out")
+                sys.exit(f"{path} has runs with other options, {self._content['setting']}: choose another --out")
 
     def has(self, way: str, seed: int) -> bool:
         return str(seed) in self._content["runs"].get(way, {})
@@ -124,20 +128,21 @@ class Runs:
             beside.write_text(json.dumps(self._content, indent=1))
 
     def curves(self, way: str, seeds: range) -> np.ndarray:
-        """(seeds, evaluations)"""
+        """Return the returns of a way to learn, (seeds, evaluations)."""
         return np.array([self._content["runs"][way][str(seed)]["returns"] for seed in seeds])
 
     def seconds(self, way: str, seeds: range) -> float:
         return float(np.mean([self._content["runs"][way][str(seed)]["seconds"] for seed in seeds]))
 
     def versions(self) -> dict[str, str]:
-        """With what the runs were made, which is not always what reads them."""
+        """Return the versions of SynthER that made the runs. They can differ from the present version."""
         found = {run["synther"] for way in self._content["runs"].values() for run in way.values()}
         return {"synther": ", ".join(sorted(found))}
 
 
 def page(curves: dict[str, np.ndarray], every: int, seconds: dict[str, float], facts: dict[str, str]) -> str:
-    """The learning curves, what they come to, and how probably the last way is better than each other one."""
+    """Return a page with the learning curves, their final and mean returns, and the probability that the last way is
+    better than each other way."""
     seeds, marks = next(iter(curves.values())).shape
     named = {"command": f"python {' '.join(sys.argv)}", **facts}
     head = [f"    {name + ':':9}{value}" for name, value in named.items()]

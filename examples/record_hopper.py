@@ -1,10 +1,10 @@
-"""Record the replay data that ships with SynthER: everything one SAC agent saw while it learned Hopper-v5.
+"""Record the replay data that ships with SynthER: all steps of one SAC agent while it learned Hopper-v5.
 
     pip install 'synther[gym,sb3]'
     python examples/record_hopper.py --steps 20000 --seed 0 --out hopper-sac.npz
 
-The file holds the compact form: `observations` has one row more than steps for each episode, so that every next
-observation, the last one of an episode included, is the true one and nothing is stored twice.
+The file has the compact format, which stores each observation once. For each episode, `observations` has one row more
+than there are steps, so that the last next observation of an episode is also stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRESS_EVERY = 1_000
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps every observation, action and reward that passes, episode by episode."""
+    """Records all observations, actions and rewards of an environment, episode by episode."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -45,7 +45,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._close_episode(terminated=False)
         observation, info = self.env.reset(**options)
         if len(self.observations) > len(self.actions) + len(self.episode_lengths):
-            self.observations.pop()  # the episode before was reset without a single step
+            self.observations.pop()  # the previous episode had no steps
         self.observations.append(np.asarray(observation, np.float32))
         return observation, info
 
@@ -68,10 +68,10 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._length, self._return = 0, 0.0
 
     def compact(self) -> dict[str, np.ndarray]:
-        """All that was seen; an episode still under way counts as truncated."""
+        """Return everything that was recorded. An unfinished episode counts as truncated."""
         self._close_episode(terminated=False)
         steps, episodes = len(self.actions), len(self.episode_lengths)
-        observations = self.observations[: steps + episodes]  # without a reset that no step followed
+        observations = self.observations[: steps + episodes]  # without the reset of an episode without steps
         return {
             "observations": np.stack(observations),
             "actions": np.stack(self.actions),
@@ -83,7 +83,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ProgressLine(BaseCallback):
-    """One line that is overwritten: steps done, their rate, and the return of the last ten episodes."""
+    """Shows steps, steps per second and the mean return of the last ten episodes, in a line that is overwritten."""
 
     def __init__(self, recorder: Recorder, steps: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the .npz file to write")
     options = parser.parse_args()
 
-    torch.set_num_threads(2)  # more do not make such small networks faster
+    torch.set_num_threads(2)  # more threads do not make small networks faster
     recorder = Recorder(gymnasium.make(ENV_ID))
     agent = SAC("MlpPolicy", recorder, seed=options.seed, device="cpu")
     agent.learn(options.steps, callback=ProgressLine(recorder, options.steps))

@@ -290,7 +290,7 @@ class Paired:
 
 
 def paired_differences(experiment: Experiment, found: Mapping[str, Finding]) -> list[Paired]:
-    """Return the paired differences of all rows with both columns and at least two seeds, and of these rows together."""
+    """Return the paired differences of rows with both columns and at least two seeds, and of these rows together."""
     made = []
     for contrast in (*experiment.primary, *experiment.secondary):
         primary, rows, departed = contrast in experiment.primary, [], False
@@ -324,7 +324,7 @@ def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | N
 
 class _Shared(NamedTuple):
     scores: list[NDArray[np.float64]]
-    """For each column the scores (seeds, tasks) of tasks that are finished in all columns, with equal numbers of seeds."""
+    """For each column the scores (seeds, tasks) of tasks that are finished in all columns, all with as many seeds."""
     departed: bool
     without: tuple[str, ...]
     """Excluded tasks, on which all seeds of one column diverged."""

@@ -85,7 +85,7 @@ COMPRESSION: dict[str, tuple[float, float, float]] = {
     "walker2d-medium": (42.0, 6.5, 6.5),
     "walker2d-medium-expert": (84.0, 6.5, 12.9),
 }
-"""tab:compression_statistics: millions of numbers in the data, millions of parameters of the denoiser, and the ratio."""
+"""tab:compression_statistics: millions of numbers in the data, millions of parameters of the denoiser, their ratio."""
 
 HOURS: dict[str, float] = {"SAC (SynthER)": 21.1, "REDQ": 22.7, "SAC": 2.0}
 """Hours of an online run of 200,000 steps in the dm_control suite on a V100. SynthER's hours are 4.3 of fitting, 5 of

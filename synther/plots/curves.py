@@ -1,6 +1,6 @@
-"""Pictures of scores: learning curves with bands, lines over a logarithmic axis, groups of bars.
+"""Plots of scores: learning curves with bands, lines over a logarithmic axis, groups of bars.
 
-Arms never differ by colour alone: lines also differ in dashes and marks, bars in hatching.
+Arms never differ only in colour. Lines also differ in dashes and markers, bars also differ in hatching.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Style(NamedTuple):
     hatch: str
 
 
-# Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white.
+# The colours of Okabe and Ito, which colour-blind people can distinguish. Their yellow is too light for lines on white.
 _STYLES = (
     Style("#e69f00", (0, ()), "o", ""),
     Style("#0072b2", (0, (6, 2)), "s", "///"),
@@ -50,21 +50,22 @@ _METHODS = {
     "synther": 1, "original": 0, "real": 0, "utd 20": 0, "redq": 2, "utd 1": 6, "additive": 2, "multiplicative": 3,
     "dynamics": 4, "tvae": 5, "ctgan": 6, "mixture": 7, "half": 7, "reference": 7, "student": 2, "paper": 4, "best": 1,
 }  # fmt: skip
-"""Styles of the methods whose names contain these words, tried in this order: each method looks the same in every
-picture. Real rows are orange and synthetic ones blue, as in the report of `assess`."""
+"""Index of the style of a method, by a word in its name. The first matching word counts. So a method looks the same in
+all pictures. Real rows are orange and synthetic rows are blue, as in the report of `assess`."""
 
 _TICK_GAP = 0.085
-"""Smallest distance of two labels on an axis of length 1, so that they do not touch."""
+"""Smallest distance between two tick labels, relative to the length of the axis, so that they do not touch."""
 
 _WIDEST = 13.0
-"""Inches that groups of bars may take."""
+"""Largest width of all groups of bars, in inches."""
 
 _ASIDE = 0.2
-"""Distance from the middle of a bar of width 1 to its std on the left and its reference on the right."""
+"""Distance from the middle of a bar to its error bar on the left and to its reference on the right. Bars have distance
+1 from each other."""
 
 
 class Curve(NamedTuple):
-    """A number and its range at each of some places."""
+    """A curve: positions on the x axis, with the mean and the lower and upper end of a range at each position."""
 
     at: ArrayLike
     mean: ArrayLike
@@ -73,7 +74,7 @@ class Curve(NamedTuple):
 
     @classmethod
     def of(cls, at: Sequence[float], scores: ArrayLike) -> Curve:
-        """Mean and one standard deviation to either side of (places, seeds)."""
+        """Create a curve from scores (places, seeds): the mean over the seeds, and one std to both sides."""
         found = np.asarray(scores, np.float64)
         if found.ndim != 2 or len(found) != len(at) or not found.shape[1]:
             raise DataError(f"scores must be (places, seeds) with {len(at)} places, got the shape {found.shape}")
@@ -82,7 +83,7 @@ class Curve(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A number, its standard deviation, and the number that the paper prints."""
+    """A bar: a number, its standard deviation, and the paper's number as a reference."""
 
     value: float
     std: float = 0.0
@@ -90,7 +91,7 @@ class Bar(NamedTuple):
 
 
 def count(value: float) -> str:
-    """`50000` as `50K`, `1.5e6` as `1.5M`."""
+    """Format a number with a suffix: `50000` as `50K`, `1.5e6` as `1.5M`."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= size * 0.9995:  # 999,999 is a million to three digits
             return f"{value / size:.3g}{letter}"
@@ -98,14 +99,14 @@ def count(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """`0.15` as `15 %`."""
+    """Format a fraction as a percentage: `0.15` as `15 %`."""
     return f"{100 * value:.3g} %"
 
 
 def styles(names: Collection[str]) -> list[Style]:
-    """A style for each name: that of its method, or the first that is free."""
+    """Return a style for each name: the style of its method, or the first one that is not used."""
     wanted = [next((place for word, place in _METHODS.items() if word in name.lower()), None) for name in names]
-    chosen: dict[int, int] = {}  # place of the style, by place of the name
+    chosen: dict[int, int] = {}  # index of the style, by index of the name
     for number, place in enumerate(wanted):
         if place is not None and place not in chosen.values():
             chosen[number] = place
@@ -122,12 +123,12 @@ def plot(
     xlabel: str = "updates",
     ylabel: str = SCORE,
 ) -> None:
-    """Learning curves: the mean of each as a line, from low to high as a band."""
+    """Plot learning curves: the mean of each curve as a line, and its range as a band."""
     found = _checked(curves)
     figure, axes = _panel(title, xlabel, ylabel)
     for number, (style, (name, (at, mean, low, high))) in enumerate(zip(styles(found), found.items(), strict=True)):
         axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
-        # A mark at a tenth of the places, and each line's at others: they must not hide one another.
+        # Ten markers per line, at different positions for each line, so that they do not hide each other.
         every = max(1, len(at) // 10)
         _line(axes, at, mean, style, name, markevery=(every * number // len(found), every))
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
@@ -144,16 +145,17 @@ def lines(
     xlabel: str = "share of the rows",
     tick: Callable[[float], str] = share,
 ) -> None:
-    """Few places on a logarithmic axis, such as shares of a data set: marks with error bars, joined by lines.
+    """Plot series with few positions on a logarithmic axis, for example shares of a data set.
 
-    `tick` formats the places: `share`, or `count` for numbers of rows.
+    A position has a marker with an error bar, and lines connect the markers. `tick` formats the positions. Use `share`
+    for fractions and `count` for numbers of rows.
     """
     found = _checked(series)
     places = np.unique(np.concatenate([at for at, *_ in found.values()]))
     if places[0] <= 0:
-        raise DataError(f"a logarithmic axis takes numbers above 0, got {places[0]:g}")
+        raise DataError(f"positions on a logarithmic axis must be above 0, got {places[0]:g}")
     figure, axes = _panel(title, xlabel, SCORE)
-    # Side by side: error bars at the very same place would hide one another.
+    # The series are shifted a little, because error bars at the same position would hide each other.
     step = 0.008 * (math.log(places[-1] / places[0]) or 1.0)
     for number, (style, (name, (at, mean, low, high))) in enumerate(zip(styles(found), found.items(), strict=True)):
         beside = at * math.exp(step * (number - (len(found) - 1) / 2))
@@ -170,9 +172,9 @@ def lines(
 def bars(
     groups: Mapping[str, Mapping[str, Bar]], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
-    """Groups of bars, one bar per arm, with error bars of one std; an arm may be missing from a group.
+    """Plot groups of bars, with one bar per arm and error bars of one std. An arm may be missing in a group.
 
-    A bar's reference is a diamond beside its error bar.
+    The reference of a bar is a diamond next to its error bar.
     """
     arms = list(dict.fromkeys(arm for group in groups.values() for arm in group))
     _few(arms)
@@ -180,7 +182,7 @@ def bars(
         for arm, bar in group.items():
             if not np.isfinite([bar.value, bar.std, bar.reference or 0]).all() or bar.std < 0:
                 raise DataError(f"{arm} of {name} must have finite numbers and a std of at least 0, got {bar}")
-    slots = len(arms) + 1  # one stays empty between groups
+    slots = len(arms) + 1  # one empty slot between groups
     longest = max(len(line) for name in groups for line in name.split("\n"))
     width = len(groups) * max(0.3 * slots, 0.095 * longest + 0.2)
     figure, axes = _panel(title, "", SCORE, width=min(max(3.0, width), _WIDEST) + 2.3)
@@ -196,12 +198,12 @@ def bars(
     if referred:
         at, values = zip(*referred, strict=True)
         look: dict[str, Any] = {"markersize": 5.5, "markerfacecolor": "white", "markeredgecolor": INK}
-        # A container, as the bars are: the legend then names it after them.
+        # `errorbar` makes a container, as `bar` does. So the legend lists it after the bars.
         axes.errorbar(np.add(at, _ASIDE), values, fmt="D", zorder=7, label="the paper", **look)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xticks([place * slots + (len(arms) - 1) / 2 for place in range(len(groups))], list(map(plain, groups)))
     axes.tick_params(axis="x", length=0)
-    if width > _WIDEST:  # the names have no room side by side
+    if width > _WIDEST:  # there is no room for the names side by side
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
         axes.margins(x=0.01)
@@ -210,7 +212,7 @@ def bars(
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty sheet, in inches."""
+    """Return an empty figure. Width and height are in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -219,7 +221,7 @@ def blank(width: float, height: float) -> Figure:
 
 
 def write(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """In the format of the suffix; the file appears when it is complete."""
+    """Write a figure in the format of the file's suffix. The file appears only when it is complete."""
     suffix, known = Path(path).suffix, figure.canvas.get_supported_filetypes()
     if suffix.removeprefix(".").lower() not in known:
         raise ConfigError(f"{path}: expected one of the suffixes {', '.join(sorted(known))}")
@@ -228,25 +230,25 @@ def write(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plain(text: str) -> str:
-    """For a label: a dollar is a dollar, not the start of a formula."""
+    """Escape dollar signs in a label, so that Matplotlib does not read them as a formula."""
     return text.replace("$", r"\$")
 
 
 def heading(figure: Figure, title: str) -> None:
-    """The title, wrapped to the width of the sheet."""
+    """Add the title, wrapped to the width of the figure."""
     if title:
-        letters = int(figure.get_figwidth() / 0.1)  # one is at most about a tenth of an inch
-        text = textwrap.fill(title, letters, break_on_hyphens=False)  # cheetah-run is one name
+        letters = int(figure.get_figwidth() / 0.1)  # a letter is about a tenth of an inch wide, or less
+        text = textwrap.fill(title, letters, break_on_hyphens=False)  # names such as cheetah-run stay on one line
         figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=INK, weight="bold")
 
 
 def footnote(figure: Figure, text: str, note: str = "") -> None:
-    """What lines, bars and bands are and, on a line of its own, another note."""
+    """Add a footnote that explains lines, bars and bands, and a note on a second line."""
     figure.supxlabel("\n".join(filter(None, [text, plain(note)])), fontsize=8.5, color=FAINT)
 
 
 def tidy(axes: Axes) -> None:
-    """The look that all pictures share."""
+    """Apply the style of axes that all pictures share."""
     axes.grid(color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9, colors=INK, length=3, width=0.7)
@@ -278,7 +280,7 @@ def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: Style, name: str, aside:
     spread = [bar.std or math.nan for bar in bars_at.values()]  # NaN draws no error bar
     places = np.subtract(at, aside)
     drawn = axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.2, zorder=6)
-    for part in (*drawn[1], *drawn[2]):  # a black line on a black bar would end where the bar does
+    for part in (*drawn[1], *drawn[2]):  # a white outline: a black error bar would be invisible on a black bar
         part.set_path_effects([withStroke(linewidth=2.7, foreground="white")])
 
 
@@ -294,7 +296,7 @@ def _panel(title: str, xlabel: str, ylabel: str, width: float = 7.2) -> tuple[Fi
 
 
 def _finish(figure: Figure, axes: Axes, path: str | os.PathLike[str], key: str, note: str) -> None:
-    """Add the footnote and, unless the title says what the only line is, the legend."""
+    """Add the footnote and the legend, and write the file. A single line with a title needs no legend."""
     footnote(figure, key, note)
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1 or not figure.get_suptitle():
@@ -305,7 +307,7 @@ def _finish(figure: Figure, axes: Axes, path: str | os.PathLike[str], key: str, 
 
 def _few(names: Sequence[str]) -> None:
     if not 1 <= len(names) <= len(_STYLES):
-        raise ConfigError(f"a picture shows 1 to {len(_STYLES)} arms, got {len(names)}: draw several pictures")
+        raise ConfigError(f"a picture can show 1 to {len(_STYLES)} arms, got {len(names)}: draw several pictures")
 
 
 def _checked(curves: Mapping[str, Curve]) -> dict[str, tuple[Array, ...]]:
@@ -315,14 +317,17 @@ def _checked(curves: Mapping[str, Curve]) -> dict[str, tuple[Array, ...]]:
         shapes = {part.shape for part in parts}
         if len(shapes) != 1 or parts[0].ndim != 1 or not len(parts[0]):
             given = ", ".join(str(part.shape) for part in parts)
-            raise DataError(f"the curve {name} must be four rows of one length, got the shapes {given}")
+            raise DataError(f"the curve {name} must have four arrays of the same length, got the shapes {given}")
         if not np.isfinite(parts).all():
-            raise DataError(f"the curve {name} has numbers that are not finite: leave those places out")
+            raise DataError(f"the curve {name} has numbers that are not finite: leave these positions out")
     return found
 
 
 def _apart(places: Array) -> list[float]:
-    """Places far enough from one another on a logarithmic axis to be labelled, the first and the last among them."""
+    """Return the positions that get a label on a logarithmic axis, with enough distance between them.
+
+    The first and the last position always get a label.
+    """
     logs = np.log(places)
     gap = _TICK_GAP * (logs[-1] - logs[0])
     kept = [0]

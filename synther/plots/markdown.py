@@ -1,4 +1,4 @@
-"""Tables for people, and where they come from."""
+"""Markdown tables, and the lines above them that say where they come from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def head(origin: Mapping[str, str]) -> list[str]:
-    """A fact below the other, the lines of one below each other."""
+    """Format facts as an indented block, one fact per line. Further lines of a fact are aligned below its first one."""
     longest = max(map(len, origin), default=0) + 1
     return [
         f"    {(f'{name}:' if number == 0 else '').ljust(longest)} {line}"
@@ -16,7 +16,7 @@ def head(origin: Mapping[str, str]) -> list[str]:
 
 
 def table(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The first line is the header."""
+    """Format rows of cells as a Markdown table. The first row is the header."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     drawn = ["| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)) + " |" for line in lines]
     return [drawn[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *drawn[1:]]

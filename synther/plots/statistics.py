@@ -1,7 +1,7 @@
-"""Aggregates of the scores of several seeds on several tasks (Agarwal et al. 2021), with the rliable package.
+"""Aggregate the scores of several seeds on several tasks (Agarwal et al. 2021), with the package rliable.
 
-Scores are normalised as D4RL's: 0 is a random policy, 100 an expert. An array of them is (seeds, tasks).
-Intervals are percentiles of a stratified bootstrap: the seeds of each task are resampled, the tasks are not.
+Scores are normalised as in D4RL: 0 is a random policy, 100 is an expert. Arrays of scores are (seeds, tasks).
+Intervals are percentiles of a stratified bootstrap, which resamples the seeds of each task, but not the tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEY = "line: the estimate; bar: its bootstrap interval over the seeds"
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its confidence interval over the seeds, which has no width for one seed."""
+    """An estimate and its confidence interval over the seeds. With one seed, the interval has no width."""
 
     value: float
     low: float
@@ -42,31 +42,35 @@ class Interval:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Statistics of a method's scores on all its tasks."""
+    """Statistics of a method's scores on all tasks."""
 
     mean: Interval
-    """Over all runs, in points of score."""
+    """Mean over all runs, in points of score."""
     median: Interval
-    """Over the tasks, of each task's mean; in points."""
+    """Median over the tasks of each task's mean, in points of score."""
     iqm: Interval
-    """Interquartile mean: of all runs but the lowest and the highest quarter; in points."""
+    """Interquartile mean, in points of score: the mean without the lowest and the highest quarter of the runs."""
     optimality_gap: Interval
-    """Mean of max(0, 1 - score / 100): what is missing to an expert's 100 points. Lower is better, 0 is best."""
+    """Mean of max(0, 1 - score / 100): the distance to an expert's score. Lower is better, 0 is best."""
 
 
 def aggregate(
     scores: Mapping[str, ArrayLike], *, samples: int = 2_000, seed: int = 0, confidence: float = 0.95
 ) -> dict[str, Aggregate]:
-    """Mean, median, interquartile mean and optimality gap of each method, with bootstrap intervals.
+    """Compute mean, median, interquartile mean and optimality gap of each method, with bootstrap intervals.
 
-    The intervals of a method do not depend on which others are given. Methods may differ in their number of seeds.
+    `scores` has an array (seeds, tasks) for each method. Methods may have different numbers of seeds. The intervals of
+    a method do not depend on the other methods.
     """
     found = {name: _checked(name, values) for name, values in scores.items()}
     return {name: Aggregate(*_intervals(_figures, (runs,), samples, seed, confidence)) for name, runs in found.items()}
 
 
 def _figures(runs: Scores) -> Scores:
-    """As rliable's own functions have them, which take several times as long, and so do NumPy's mean and median."""
+    """Return the statistics of `Aggregate` for scores (seeds, tasks).
+
+    The results equal those of rliable's functions. These, and NumPy's mean and median, are several times slower.
+    """
     seeds, count = runs.shape
     least, most = runs.size // 4, runs.size - runs.size // 4
     middle = np.partition(runs.ravel(), (least, most - 1))[least:most]
@@ -79,29 +83,31 @@ def _figures(runs: Scores) -> Scores:
 def improvement(
     one: ArrayLike, other: ArrayLike, *, samples: int = 2_000, seed: int = 0, confidence: float = 0.95
 ) -> Interval:
-    """Probability that a run of `one` scores higher than a run of `other` on the same task, averaged over the tasks.
+    """Compute the probability that a run of `one` scores higher than a run of `other` on the same task, averaged over
+    the tasks.
 
-    From 0 to 1; 0.5 is no difference, and a tie counts half. Both need the same tasks in the same order.
+    It is between 0 and 1. 0.5 means no difference, and a tie counts half. Both arrays are (seeds, tasks) and must have
+    the same tasks in the same order.
     """
     first, second = _checked("one", one), _checked("other", other)
     if first.shape[1] != second.shape[1]:
-        raise DataError(f"both must have the same tasks, got {first.shape[1]} and {second.shape[1]} of them")
+        raise DataError(f"`one` and `other` must have the same tasks, got {first.shape[1]} and {second.shape[1]} tasks")
     return _intervals(_wins, (first, second), samples, seed, confidence)[0]
 
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""97.5 % quantiles of Student's t with 1 to 9 degrees of freedom."""
+"""97.5 % quantiles of Student's t distribution with 1 to 9 degrees of freedom."""
 
 
 def paired(differences: Sequence[ArrayLike]) -> Interval:
-    """The mean over tasks of the mean difference on each, with a 95 % interval by Student's t.
+    """Compute the mean over the tasks of each task's mean difference, with a 95 % interval by Student's t.
 
-    `differences` has the tasks, and of each task one difference for every pair of runs, at least two. The number of
-    degrees of freedom is Welch's, rounded down.
+    `differences` has one array per task, with a difference for each pair of runs. A task needs at least two pairs. The
+    degrees of freedom are those of Welch's test, rounded down.
     """
     tasks = [_checked("differences", np.reshape(np.asarray(task, np.float64), (-1, 1)))[:, 0] for task in differences]
     if not tasks or min(map(len, tasks)) < 2:
-        raise DataError("an interval needs at least one task, and two pairs of runs on each")
+        raise DataError("an interval needs at least one task, and at least two pairs of runs on each task")
     value = float(np.mean([task.mean() for task in tasks]))
     parts = np.array([task.var(ddof=1) / len(task) for task in tasks]) / len(tasks) ** 2
     if not parts.any():
@@ -110,7 +116,7 @@ def paired(differences: Sequence[ArrayLike]) -> Interval:
     whole, z = int(freedom + 1e-9), 1.959964
     if whole <= len(_T95):
         quantile = _T95[whole - 1]
-    else:  # by the expansion of Abramowitz and Stegun, 26.7.5
+    else:  # expansion of Abramowitz and Stegun, 26.7.5
         first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
         third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
         quantile = z + first / whole + second / whole**2 + third / whole**3
@@ -119,7 +125,10 @@ def paired(differences: Sequence[ArrayLike]) -> Interval:
 
 
 def _wins(one: Scores, other: Scores) -> Scores:
-    """As rliable's own function has it, which also tests each task for significance and takes 100 times as long."""
+    """Return the mean probability of improvement.
+
+    The result equals that of rliable's function, which also tests each task for significance and is 100 times slower.
+    """
     signs = np.sign(one[:, None] - other[None, :])
     return np.array([0.5 + 0.5 * signs.mean()])
 
@@ -142,7 +151,7 @@ def _bootstrap(runs: tuple[Scores, ...], seed: int) -> Any:
     draw = np.random.default_rng(seed)
 
     class Seeded(_rliable().library.StratifiedIndependentBootstrap):  # type: ignore[misc]
-        """rliable itself draws from NumPy's global generator, whatever state it is given."""
+        """A bootstrap with a seed. rliable's class always uses NumPy's global random generator."""
 
         def update_indices(self) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
             return [(draw.integers(len(part), size=part.shape), np.arange(part.shape[1])) for part in runs], {}
@@ -165,15 +174,15 @@ def _checked(name: str, scores: ArrayLike) -> Scores:
     except (TypeError, ValueError):
         raise DataError(f"{name}: expected one number per seed and task") from None
     if found.ndim != 2 or not found.size:
-        raise DataError(f"{name}: scores must be (seeds, tasks) with at least one of each, got the shape {found.shape}")
+        raise DataError(f"{name}: scores must be a non-empty array (seeds, tasks), got the shape {found.shape}")
     if not np.isfinite(found).all():
         lost = f"{np.sum(~np.isfinite(found))} of {found.size}"
-        raise DataError(f"{name}: {lost} scores are not finite: leave out the seed")
+        raise DataError(f"{name}: {lost} scores are not finite: leave these seeds out")
     return found
 
 
 def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, title: str = "", note: str = "") -> None:
-    """One panel per statistic, one row per method: a bar for the interval, a line for the estimate."""
+    """Plot one panel per statistic and one row per method. A bar shows the interval, a line the estimate."""
     if not aggregates:
         raise DataError("nothing to draw: no method was given")
     panels = {"median": "Median", "iqm": "IQM", "mean": "Mean", "optimality_gap": "Optimality gap"}
@@ -193,10 +202,10 @@ def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, t
 def plot_improvement(
     improvements: Mapping[tuple[str, str], Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
-    """One row per comparison: the probability that the left method is better than the right one."""
+    """Plot one row per comparison: the probability that the left method is better than the right one."""
     figure, axes = _compared(list(improvements.values()), [left for left, _ in improvements], 0.5, 6.4, title)
     footnote(figure, _KEY, note)
-    axes.set_xlim(-0.02, 1.02)  # a line at certainty is not cut in half
+    axes.set_xlim(-0.02, 1.02)  # so that lines at 0 and 1 are not cut
     axes.set_xlabel("probability that the left is better than the right", fontsize=9.5, color=INK)
     others = axes.twinx()
     others.set_ylim(axes.get_ylim())
@@ -210,7 +219,7 @@ def plot_improvement(
 def plot_differences(
     found: Mapping[str, Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
-    """One row per paired difference of scores."""
+    """Plot one row per paired difference of scores."""
     figure, axes = _compared(list(found.values()), list(found), 0.0, 8.0, title)
     footnote(figure, "line: the mean difference; bar: its 95 % interval over the seeds", note)
     axes.set_xlabel("difference of scores, higher is better", fontsize=9.5, color=INK)
@@ -218,7 +227,7 @@ def plot_differences(
 
 
 def _compared(found: list[Interval], names: list[str], equal: float, width: float, title: str) -> tuple[Figure, Axes]:
-    """One row per comparison, and a line where both sides are equal."""
+    """Draw one row per comparison, and a vertical line at `equal`, where both sides are equal."""
     if not found:
         raise DataError("nothing to draw: no comparison was given")
     figure = blank(width, 1.5 + 0.4 * len(found))
@@ -232,7 +241,7 @@ def _compared(found: list[Interval], names: list[str], equal: float, width: floa
 
 def _rows(axes: Axes, found: list[Interval]) -> None:
     tidy(axes)
-    axes.use_sticky_edges = False  # a bar that begins at the edge of its panel looks cut off
+    axes.use_sticky_edges = False  # leaves a margin: a bar that begins at the edge of its panel looks cut off
     for place, interval in enumerate(found):
         axes.barh(place, interval.high - interval.low, left=interval.low, height=0.56, color=_BAR, linewidth=0)
         axes.vlines(interval.value, place - 0.36, place + 0.36, color=_MARK, linewidth=2.4, zorder=3)

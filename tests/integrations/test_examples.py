@@ -81,7 +81,7 @@ def test_pendulum_goes_on_where_it_was_stopped(monkeypatch, tmp_path, capsys):
     assert "| last | 20 updates, real | 2 [1, 2] | 2 [1, 2] | 1.00 [0.00, 1.00] |" in text
     assert "| whole curve | 20 updates, half synthetic | -44 [-44, -43] | -44 [-44, -43] |  |" in text
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--updates=5"])
-    with pytest.raises(SystemExit, match="runs of another setting"):
+    with pytest.raises(SystemExit, match="runs with other options"):
         pendulum.main()
 
 
