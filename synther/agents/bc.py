@@ -14,15 +14,17 @@ from synther.agents.rows import Batch
 
 @dataclass(frozen=True)
 class BCConfig(StateAgentConfig):
-    """Only the options that all agents share."""
+    """Options of behaviour cloning: only those that all agents share."""
 
 
 def imitation_loss(action: Tensor, data_action: Tensor) -> Tensor:
-    """Mean squared error of the actions (S, B, A), per member. (S,)"""
+    """Return the mean squared error per member (S,) of actions (S, B, A)."""
     return (action - data_action).square().mean((1, 2))
 
 
 class BC(Algorithm):
+    """Behaviour cloning with the squared error."""
+
     config_class = BCConfig
     losses: ClassVar[tuple[str, ...]] = ("actor",)
 

@@ -1,4 +1,7 @@
-"""CQL (Kumar et al. 2020): SAC whose critics are lowered for actions outside the data. CQL(H), importance sampled."""
+"""CQL (Kumar et al. 2020): SAC with a penalty that lowers the critics' values of actions outside the data.
+
+The variant is CQL(H), with importance sampling of actions.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,29 @@ from synther.agents.networks import Initial
 from synther.agents.rows import Batch
 from synther.errors import ConfigError
 
-_LOG_STD = (-20.0, 2.0)
-_LARGEST_MULTIPLIER = 1e6
+_LOG_STD = (-20.0, 2.0)  # bounds of the policy's log std
+_LARGEST_MULTIPLIER = 1e6  # maximum of the learned multiplier (Lagrange form)
 
 
 @dataclass(frozen=True)
 class CQLConfig(StateAgentConfig):
+    """Options of CQL."""
+
     depth: int = 3
+    """Number of hidden layers."""
     discount: float = 0.99
+    """Discount factor of one step."""
     tau: float = 0.005
     """Fraction by which the target critics move per update."""
     policy_rate: float = 3e-5
     """Learning rate of the policy and the temperature."""
     actions: int = 10
-    """Actions sampled per row, each from the uniform distribution, the policy and the policy at the next state."""
+    """Number of actions sampled per row from each of three distributions: the uniform one, the policy, and the policy
+    at the next state."""
     weight: float = 10.0
-    """Weight of the gap between the values of these actions and of the data's actions."""
+    """Weight of the gap between the values of these actions and the values of the data's actions."""
     target_action_gap: float | None = None
-    """Target of the Lagrange form, in which a learned multiplier scales the weight. None keeps the weight fixed."""
+    """Target of the gap in the Lagrange form, where a learned multiplier scales the weight. None: a fixed weight."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,18 +52,21 @@ class CQLConfig(StateAgentConfig):
         self._at_least(0, "weight")
         if self.target_action_gap is not None and not math.isfinite(self.target_action_gap):
             found = self.target_action_gap
-            raise ConfigError(f"agent.target_action_gap must be a finite number, or none, got {found}")
+            raise ConfigError(f"agent.target_action_gap must be a finite number or None, got {found}")
 
 
 def value_gap(drawn: Tensor, log_density: Tensor, data: Tensor) -> Tensor:
-    """log sum exp(Q - log density) over sampled actions (S, E, B, N), minus Q of the data's actions (S, E, B). (S, E)
+    """Return the mean gap per critic (S, E): log sum exp(Q - log density) over sampled actions, minus Q of the data.
 
-    `log_density` (S, B, N) belongs to the distribution from which each action was sampled.
+    `drawn` (S, E, B, N) are the values of the sampled actions, and `data` (S, E, B) those of the data's actions.
+    `log_density` (S, B, N) is the log-density of each action under the distribution from which it was sampled.
     """
     return ((drawn - log_density.unsqueeze(1)).logsumexp(-1) - data).mean(2)
 
 
 class CQL(Algorithm):
+    """CQL(H), with a fixed weight or in the Lagrange form."""
+
     config_class = CQLConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "gap", "actor", "temperature")
 
@@ -64,7 +75,7 @@ class CQL(Algorithm):
         self.normals = shape.action * (2 + 2 * config.actions)
         self.uniforms = shape.action * config.actions
         start = Initial(orthogonal=True)
-        # log std is a learned linear function of the network's output, initially 1 x - 1.
+        # The log std is a learned linear function of the network's output x, initially 1 x - 1.
         self.actor = shape.actor(config, 2 * shape.action, initial=start, free=(1.0, -1.0))
         self.critics = shape.critics(config, 2, initial=start)
         self.target_critics = self.critics.clone()
@@ -76,21 +87,26 @@ class CQL(Algorithm):
         self.multiplier_adam = Adam(self.log_multiplier, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        """Compute all gradients before any weight changes."""
+        """Update all networks. All gradients are computed before any weight changes."""
         size, drawn = self.shape.action, self.config.actions * self.shape.action
-        one_here, one_there, here, there = torch.split(noise.normal, [size, size, drawn, drawn], -1)
+        # One action, and then `actions` actions, at the observation and at the next observation.
+        one_noise, one_next_noise, drawn_noise, next_drawn_noise = torch.split(
+            noise.normal, [size, size, drawn, drawn], -1
+        )
         temperature = self.log_temperature.exp().unsqueeze(1)
         mean, log_std = self._policy(batch.observation)
-        action, log_probability = squashed(mean, log_std, one_here)
+        action, log_probability = squashed(mean, log_std, one_noise)
         lowest = min_over_critics(values(self.critics.fixed(), batch.observation, action))
         actor_loss = (temperature * log_probability - lowest).mean(1)
 
         with torch.no_grad():
             next_policy = self._policy(batch.next_observation)
-            next_action, _ = squashed(*next_policy, one_there)
+            next_action, _ = squashed(*next_policy, one_next_noise)
             next_value = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, self.config.discount)
-            actions, log_density = self._drawn((mean, log_std), next_policy, here, there, noise.uniform)
+            actions, log_density = self._drawn(
+                (mean, log_std), next_policy, drawn_noise, next_drawn_noise, noise.uniform
+            )
         predicted, of_drawn = self._values(batch, actions)
         gap = value_gap(of_drawn, log_density, predicted)
         critic_loss = squared_errors(predicted, target).sum(1)
@@ -98,7 +114,7 @@ class CQL(Algorithm):
 
         actor_gradient = self.actor_adam.gradient(actor_loss)
         critics_gradient = self.critics_adam.gradient(critic_loss + penalty)
-        # The loss -log_temperature (log pi + target entropy) is linear, and the target entropy is -A.
+        # The loss is -log_temperature * (log pi + target entropy), with the target entropy -A.
         self.temperature_adam.step(size - log_probability.detach().mean(1))
         self.actor_adam.step(actor_gradient)
         self.critics_adam.step(critics_gradient, follower=self.target_critics, tau=self.config.tau)
@@ -112,25 +128,29 @@ class CQL(Algorithm):
         }
 
     def _policy(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log std of the policy's actions before tanh (S, B, A)."""
         mean, output = self.actor(observation).chunk(2, -1)
         slope, offset = self.actor.free[:, None].chunk(2, -1)
         return mean, (slope * output + offset).clamp(*_LOG_STD)
 
     def _drawn(
-        self, here: tuple[Tensor, Tensor], there: tuple[Tensor, Tensor], *draws: Tensor
+        self, policy: tuple[Tensor, Tensor], next_policy: tuple[Tensor, Tensor], *draws: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Actions (S, B, 3N, A) from both policies and the uniform distribution, and their log-density (S, B, 3N)."""
-        normal_here, normal_there, uniform = (torch.unflatten(x, -1, (-1, self.shape.action)) for x in draws)
+        """Sample actions (S, B, 3N, A) from the policy at both states and from the uniform distribution.
+
+        Also return their log-densities (S, B, 3N).
+        """
+        normal, next_normal, uniform = (torch.unflatten(x, -1, (-1, self.shape.action)) for x in draws)
         sampled = [
-            squashed(mean.unsqueeze(2), log_std.unsqueeze(2), normal)
-            for (mean, log_std), normal in ((here, normal_here), (there, normal_there))
+            squashed(mean.unsqueeze(2), log_std.unsqueeze(2), noise)
+            for (mean, log_std), noise in ((policy, normal), (next_policy, next_normal))
         ]
-        in_the_box = torch.full_like(uniform[..., 0], -self.shape.action * math.log(2))
+        uniform_density = torch.full_like(uniform[..., 0], -self.shape.action * math.log(2))
         actions = torch.cat([*(action for action, _ in sampled), uniform], 2)
-        return actions, torch.cat([*(density for _, density in sampled), in_the_box], 2)
+        return actions, torch.cat([*(density for _, density in sampled), uniform_density], 2)
 
     def _values(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Values of the data's actions (S, E, B) and of the sampled ones (S, E, B, 3N), in one pass."""
+        """Return the values of the data's actions (S, E, B) and of sampled actions (S, E, B, 3N), in one pass."""
         every = torch.cat([batch.action.unsqueeze(2), actions], 2)  # (S, B, 1 + 3N, A)
         observation = batch.observation.unsqueeze(2).expand(-1, -1, every.shape[2], -1)
         value = values(self.critics, observation.flatten(1, 2), every.flatten(1, 2))
@@ -138,7 +158,7 @@ class CQL(Algorithm):
         return value[..., 0], value[..., 1:]
 
     def _penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """Penalty of the critics for the gaps (S, E), and gradient of the multiplier's own loss. (S,) each"""
+        """Return the critics' penalty for the gaps (S, E), and the gradient of the multiplier's loss. Both are (S,)."""
         c = self.config
         if c.target_action_gap is None:
             return c.weight * gap.sum(1), torch.zeros_like(self.log_multiplier)

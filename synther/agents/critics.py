@@ -1,4 +1,4 @@
-"""Functions shared by all critics: values of pairs, backups, squared errors. Member axes come first."""
+"""Functions that all critics share: values, targets (backups) and squared errors. The axis of members comes first."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ if TYPE_CHECKING:
 
 
 def values(critics: Networks, observation: Tensor, action: Tensor) -> Tensor:
-    """Values of (S, B, O) and (S, B, A): (S, E, B) from an ensemble of critics, (S, B) from a single one."""
+    """Return the critics' values of observations (S, B, O) and actions (S, B, A).
+
+    They are (S, E, B) for an ensemble of critics, and (S, B) for a single critic.
+    """
     return critics(torch.cat([observation, action], -1)).squeeze(-1)
 
 
 def min_over_critics(values: Tensor) -> Tensor:
-    """The minimum over the critics of an ensemble, (S, E, B) -> (S, B)."""
+    """Return the minimum (S, B) of values (S, E, B) over the critics of an ensemble."""
     return torch.minimum(*values.unbind(1)) if values.shape[1] == 2 else values.amin(1)
 
 
 def backup(batch: Batch, next_value: Tensor, discount: float) -> Tensor:
-    """r + discount * (1 - terminal) * V(s'), (S, B). Rows that have a discount of their own are discounted by that."""
+    """Return the target values r + discount * (1 - terminal) * V(s') (S, B).
+
+    If the rows have their own discounts, these are used instead of `discount`.
+    """
     if next_value.shape != batch.reward.shape:
         raise ValueError(f"expected values of shape {tuple(batch.reward.shape)}, got {tuple(next_value.shape)}")
     if batch.discount is not None:
@@ -35,7 +41,7 @@ def backup(batch: Batch, next_value: Tensor, discount: float) -> Tensor:
 
 
 def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
-    """Each critic's mean squared error (S, E), from predictions (S, E, B) and their shared target (S, B)."""
+    """Return each critic's mean squared error (S, E), from predictions (S, E, B) and their shared target (S, B)."""
     if predicted.dim() != 3 or (predicted.shape[0], predicted.shape[2]) != target.shape:
         raise ValueError(f"expected (S, E, B) against (S, B), got {tuple(predicted.shape)}, {tuple(target.shape)}")
     result: Tensor = _SquaredErrors.apply(predicted, target)  # type: ignore[no-untyped-call]
@@ -43,28 +49,28 @@ def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 def td_errors(algorithm: Algorithm, batch: Batch, discount: float) -> Tensor | None:
-    """How far the critics are from their one-step target, (S, B). None where the algorithm has no critics of pairs.
+    """Return the absolute TD errors (S, B) of the critics. Return None if the algorithm has no critics.
 
-    The target takes the policy's action without noise, and no entropy is added.
+    The one-step target uses the policy's action without noise, and contains no entropy.
     """
     critics: Networks | None = getattr(algorithm, "critics", None)
     if critics is None:
         return None
     target: Networks = getattr(algorithm, "target_critics", critics)
     action = algorithm.explore(batch.next_observation, torch.zeros_like(batch.action))
-    then = torch.cat([batch.next_observation, action], -1)
-    expected = backup(batch, _lowest(target(then, training=False)), discount)
+    next_pair = torch.cat([batch.next_observation, action], -1)
+    expected = backup(batch, _lowest(target(next_pair, training=False)), discount)
     return (expected - _lowest(critics(batch.pair, training=False))).abs()
 
 
 def _lowest(values: Tensor) -> Tensor:
-    """The lowest value that the critics of an ensemble give, (S, E, B, 1) to (S, B), or the value of a single one."""
+    """Return the minimum (S, B) of values (S, E, B, 1) over the critics, or the values (S, B, 1) of a single critic."""
     values = values.squeeze(-1)
     return values.amin(1) if values.dim() == 3 else values
 
 
 class _SquaredErrors(torch.autograd.Function):
-    """Hand-written, because PyTorch's gradient takes three times as many passes over memory."""
+    """See `squared_errors`. PyTorch's gradient would take three times as many passes over memory."""
 
     @staticmethod
     def forward(ctx: Any, predicted: Tensor, target: Tensor) -> Tensor:

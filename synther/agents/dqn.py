@@ -1,4 +1,4 @@
-"""Double DQN (van Hasselt et al. 2016) for discrete actions, online, with targets that follow slowly."""
+"""Double DQN (van Hasselt et al. 2016) for discrete actions, online. The target network moves a little per update."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from synther.errors import ConfigError
 
 @dataclass(frozen=True)
 class DQNConfig(OnlineConfig):
+    """Options of DQN."""
+
     epsilon: float = 0.1
-    """Probability of a random action while it explores."""
+    """Probability of a random action in exploration."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,6 +31,8 @@ class DQNConfig(OnlineConfig):
 
 
 class DQN(Algorithm):
+    """Double DQN. Its actor is the network of the values of all actions."""
+
     config_class = DQNConfig
     losses: ClassVar[tuple[str, ...]] = ("critic",)
     discrete = True
@@ -55,7 +59,7 @@ class DQN(Algorithm):
 
     def explore(self, observation: Tensor, noise: Tensor) -> Tensor:
         best = self.actor(observation, training=False).argmax(-1, keepdim=True)
-        # A standard normal number as one that is uniform in [0, 1]; below epsilon it decides about a random action.
+        # Convert a standard normal number to a uniform one in [0, 1]. Below epsilon, it selects a random action.
         uniform = 0.5 * (1 + torch.erf(noise / math.sqrt(2)))
         drawn = (uniform * (self.choices / max(self.config.epsilon, 1e-9))).floor().clamp(max=self.choices - 1)
         chosen = torch.where(uniform < self.config.epsilon, drawn, best.to(drawn.dtype))

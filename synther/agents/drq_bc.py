@@ -1,7 +1,7 @@
-"""Heads of DrQ+BC (Lu et al. 2023, V-D4RL), which is DrQ-v2 whose policy also imitates the data.
+"""The heads of DrQ+BC (Lu et al. 2023, V-D4RL): DrQ-v2 with a policy that also imitates the data.
 
-An observation consists of the features of the actor's trunk and those of the critic's, or of one set for both. The
-losses are the same as in the whole agent (`pixels/drq_bc.py`), which trains the encoder too.
+An observation consists of the features of the actor's trunk followed by those of the critic's trunk, or of one set of
+features for both. The losses are the same as in the whole agent (`pixels/drq_bc.py`), which trains the encoder too.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ from synther.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class HeadsConfig(AgentConfig):
-    """Options that the heads of all pixel agents share. Defaults are those of V-D4RL."""
+    """Options that the heads of all pixel agents share. The defaults are those of V-D4RL."""
 
     width: int = 1024
-    normalize: bool = field(default=False, init=False)  # features already lie within [-1, 1]
+    """Width of the hidden layers."""
+    normalize: bool = field(default=False, init=False)  # features are already within [-1, 1]
     discount: float = 0.99
-    """Discount per decision."""
+    """Discount factor of one decision."""
     nstep: int = 1
-    """Decisions between an observation and the next observation of its row."""
+    """Number of decisions between the observation and the next observation of a row."""
     stddev_start: float = 1.0
+    """Standard deviation of the action noise at the first update."""
     stddev_end: float = 0.1
-    """Standard deviation of the action noise. It falls linearly from start to end over `stddev_updates` updates."""
+    """Standard deviation of the action noise after `stddev_updates` updates. It falls linearly."""
     stddev_updates: int = 125_000
-    """V-D4RL has 250,000 steps with an update at every second one."""
+    """Number of updates over which the noise falls. Default: as in V-D4RL, 250,000 steps with an update at every second
+    one."""
     noise_clip: float = 0.3
+    """Bound of the action noise in updates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,19 +53,22 @@ class HeadsConfig(AgentConfig):
 
     @property
     def row_discount(self) -> float:
-        """Discount of the value after the `nstep` decisions of a row."""
+        """Factor of the value after the `nstep` decisions of a row."""
         return float(self.discount**self.nstep)
 
 
 @dataclass(frozen=True)
 class DrQBCConfig(HeadsConfig):
+    """Options of DrQ+BC."""
+
     nstep: int = 3
+    """Number of decisions between the observation and the next observation of a row."""
     tau: float = 0.01
     """Fraction by which the target critics move per update."""
     alpha: float = 2.5
     """Weight of the value relative to the imitation."""
     features: Literal["both", "shared"] = "both"
-    """Whether rows hold features of actor and critic (both), or one set for both (shared)."""
+    """both: rows have features of the actor and of the critic. shared: rows have one set of features for both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +80,7 @@ class DrQBCConfig(HeadsConfig):
 
 @dataclass(frozen=True)
 class Orthonormal(Initial):
-    """Orthogonal matrices with gain 1 and zero biases, as in DrQ-v2's linear layers."""
+    """Initial weights of DrQ-v2's linear layers: orthogonal matrices with gain 1, and zero biases."""
 
     def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
         weights, biases = Initial(orthogonal=True).layer(inputs, outputs, is_last, source)
@@ -81,21 +88,23 @@ class Orthonormal(Initial):
 
 
 def stddev(config: HeadsConfig, updates: Tensor) -> Tensor:
-    """Standard deviation of the action noise after `updates` updates: linear, then constant."""
+    """Return the standard deviation of the action noise after `updates` updates. It falls linearly to its end."""
     done = (updates / config.stddev_updates).clamp(max=1.0)
     return config.stddev_start + done * (config.stddev_end - config.stddev_start)
 
 
 def disturbed(action: Tensor, normal: Tensor, std: Tensor, clip: float) -> Tensor:
-    """Add noise, clipped to `clip`, to actions, and clip the sum to [-1, 1].
+    """Add noise to actions, and clip the sum to [-1, 1]. The noise itself is clipped to [-clip, clip].
 
-    The gradient ignores the second clipping, so that a policy at its bounds can leave them.
+    The gradient ignores the clipping of the sum, so that a policy at its bounds can leave them.
     """
     moved = action + (std * normal).clamp(-clip, clip)
     return moved + (moved.clamp(-1, 1) - moved).detach()
 
 
 class DrQBC(Algorithm):
+    """The heads of DrQ+BC: one actor and two critics on features."""
+
     config_class: ClassVar[type[AgentConfig]] = DrQBCConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
 
@@ -145,5 +154,5 @@ class DrQBC(Algorithm):
         return loss.detach()
 
     def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
-        """Loss per member (S,), from values (S, B) and actions (S, B, A)."""
+        """Return the policy's loss per member (S,), from values (S, B) and actions (S, B, A)."""
         return policy_loss(value, action, batch.action, self.config.alpha)

@@ -1,4 +1,4 @@
-"""IQL (Kostrikov et al. 2022): expectile regression on the data's action values, and advantage-weighted imitation."""
+"""IQL (Kostrikov et al. 2022): expectile regression on values of the data's actions, advantage-weighted imitation."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
 from synther.compute import Lane
 
-_LOG_STD = (-5.0, 2.0)
-_LARGEST_WEIGHT = 100.0
-_DECAY_UPDATES = 1_000_000
+_LOG_STD = (-5.0, 2.0)  # bounds of the policy's log std
+_LARGEST_WEIGHT = 100.0  # maximum weight of a row in the imitation
+_DECAY_UPDATES = 1_000_000  # default of `IQLConfig.decay_updates` for agents that are trained in Python
 
 
 @dataclass(frozen=True)
 class IQLConfig(StateAgentConfig):
+    """Options of IQL."""
+
     discount: float = 0.99
+    """Discount factor of one step."""
     tau: float = 0.005
     """Fraction by which the target critics move per update."""
     expectile: float = 0.7
+    """Expectile of the value regression. A larger expectile is closer to the value of the best action in the data."""
     beta: float = 3.0
     """Inverse temperature: how strongly better actions are preferred."""
     deterministic: bool = False
-    """Train a policy tanh(net) by squared error instead of a Gaussian by likelihood."""
+    """Train a deterministic policy tanh(net) with the squared error, instead of a Gaussian policy with the
+    likelihood."""
     decay_updates: int | None = None
-    """Updates over which the policy's learning rate falls to 0 along a cosine. None: the length of the training run, or
-    a million updates for agents that are trained in Python."""
+    """Number of updates over which the policy's learning rate falls to 0 along a cosine. None: the length of the
+    training run, or a million updates for agents that are trained in Python."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,23 +52,25 @@ class IQLConfig(StateAgentConfig):
 
 
 def expectile_loss(advantage: Tensor, expectile: float) -> Tensor:
-    """|expectile - 1{u < 0}| u^2 for u = Q - V (S, B). (S,)"""
+    """Return the mean of |expectile - 1{u < 0}| u^2 per member (S,), for advantages u = Q - V (S, B)."""
     return ((expectile - (advantage < 0).float()).abs() * advantage.square()).mean(1)
 
 
 def advantage_weights(advantage: Tensor, beta: float) -> Tensor:
-    """exp(beta A), at most 100."""
+    """Return the imitation weights exp(beta A), at most 100, of advantages A."""
     return (beta * advantage).exp().clamp(max=_LARGEST_WEIGHT)
 
 
 class IQL(Algorithm):
+    """IQL with a Gaussian or a deterministic policy."""
+
     config_class = IQLConfig
     losses: ClassVar[tuple[str, ...]] = ("value", "critic", "actor")
 
     def __init__(self, config: IQLConfig, shape: Shape) -> None:
         self.config = config
         self.squash = "tanh" if config.deterministic else "clamp"
-        # log std of the Gaussian does not depend on the state: one free number per action.
+        # The log std of the Gaussian does not depend on the state: it is one free number per action column.
         free = () if config.deterministic else (0.0,) * shape.action
         self.actor = shape.actor(config, shape.action, free=free)
         self.critics = shape.critics(config, 2)
@@ -80,7 +87,7 @@ class IQL(Algorithm):
             next_value = self.value(batch.next_observation).squeeze(-1)
             target_value = min_over_critics(self.target_critics(batch.pair).squeeze(-1))
         advantage = target_value - self.value(batch.observation).squeeze(-1)
-        # The three networks are updated independently, with values from before any update.
+        # The three networks are updated independently, with values that were computed before any of these updates.
         with self._for_critics.aside():
             target = backup(batch, next_value, c.discount)
             critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
@@ -95,12 +102,13 @@ class IQL(Algorithm):
         return {"value": value_loss.detach(), "critic": critic_loss.detach(), "actor": actor_loss.detach()}
 
     def _imitation(self, batch: Batch) -> Tensor:
-        """Imitation loss of each row. (S, B)"""
+        """Return the imitation loss of each row (S, B)."""
         output = self.actor(batch.observation)
         if self.config.deterministic:
             return (output.tanh() - batch.action).square().sum(-1)
         return -log_probability(batch.action, output, self.actor.free.clamp(*_LOG_STD).unsqueeze(1))
 
     def _actor_rate(self) -> Tensor:
+        """Return the policy's present learning rate."""
         done = (self.actor_adam.count / (self.config.decay_updates or _DECAY_UPDATES)).clamp(max=1.0)
         return self.config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))

@@ -1,8 +1,11 @@
-"""Forward and backward passes of many multi-layer perceptrons of one shape, each a row of one weight matrix.
+"""Forward and backward passes of many multi-layer perceptrons of one shape. Each network is a row of a weight matrix.
 
-A row of plain ones is `matrices, biases, other numbers`; of those with layer norm, the parameters of their module. The
-gradient has the same layout, so nothing has to be concatenated. The backward pass is written by hand, because PyTorch
-cannot differentiate the fastest GPU products (`kernels.products`).
+The row of a plain perceptron is `matrices, biases, other numbers`. The row of a perceptron with layer norm has the
+parameters of its module. The gradient has the same layout, so nothing has to be concatenated. The backward pass is
+written by hand, because PyTorch cannot differentiate the fastest GPU products (`kernels.products`).
+
+Shapes: N networks, P numbers in a row, S inputs that are shared by N / S consecutive networks each, B rows of a batch.
+A *delta* is the gradient of the loss with respect to the output of a layer before its ReLU.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ Sizes = tuple[int, ...]
 
 
 def numbers(sizes: Sequence[int]) -> list[int]:
-    """Sizes of the matrices, then of the biases."""
+    """Return the number of elements of each matrix, then of each bias vector."""
     return [*(inputs * outputs for inputs, outputs in pairwise(sizes)), *sizes[1:]]
 
 
 def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
-    """Outputs (N, B, out) of networks with ReLU between layers. Weights (N, P), x (S, B, in), each shared by N / S.
+    """Return the outputs (N, B, out) of networks with ReLU between layers, for weights (N, P) and inputs x (S, B, in).
 
-    Differentiable in the weights and in x.
+    The result is differentiable with respect to the weights and x.
     """
     if torch.is_grad_enabled() and (weights.requires_grad or x.requires_grad):
         result: Tensor = _Outputs.apply(weights, x, sizes)  # type: ignore[no-untyped-call]
@@ -40,16 +43,16 @@ def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
 
 
 def outputs_and_slopes(weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """The outputs (N, B) of networks with one output, and their gradients in x (N, B, in).
+    """Return the outputs (N, B) of networks with one output, and their gradients with respect to x (N, B, in).
 
-    Both are differentiable in the weights, but not in x.
+    Both are differentiable with respect to the weights, but not to x.
     """
     value, slope = _OutputsAndSlopes.apply(weights, x, sizes)  # type: ignore[no-untyped-call]
     return value.squeeze(-1), slope
 
 
 def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
-    """Views of the rows: matrices (N, in, out) and biases (N, out)."""
+    """Return views of the weights `rows` (N, P): matrices (N, in, out) and biases (N, out) of all layers."""
     counts = numbers(sizes)
     *parts, _ = torch.split(rows, [*counts, rows.shape[1] - sum(counts)], 1)
     depth = len(sizes) - 1
@@ -58,37 +61,39 @@ def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _forward(weights: Tensor, x: Tensor, sizes: Sizes, places: Sequence[Tensor] = ()) -> list[Tensor]:
-    """Outputs of all layers, written into `places` where given."""
-    found = []
+    """Return the outputs of all layers. They are written to the tensors `places`, for the layers that have one."""
+    layer_outputs = []
     matrices, biases = _views(weights, sizes)
     for layer, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
         place = places[layer] if layer < len(places) else None
         x = product(x, matrix, bias=bias, rectify=layer < len(matrices) - 1, out=place)
-        found.append(x)
-    return found
+        layer_outputs.append(x)
+    return layer_outputs
 
 
 def _backward(
     matrices: list[Tensor], hidden: Sequence[Tensor], last: Tensor, places: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
-    """The gradient in what each layer puts out before its ReLU, from that in the `last` output."""
-    found = [last]
+    """Return the deltas of all layers, from the delta `last` of the last layer. `hidden` are the hidden outputs."""
+    deltas = [last]
     for layer in range(len(hidden), 0, -1):
         place = None if places is None else places[layer - 1]
-        found.append(product(found[-1], matrices[layer].mT, mask=hidden[layer - 1], out=place))
-    return found[::-1]
+        deltas.append(product(deltas[-1], matrices[layer].mT, mask=hidden[layer - 1], out=place))
+    return deltas[::-1]
 
 
 def _in_weights(weights: Tensor, inputs: Sequence[Tensor], deltas: Sequence[Tensor], sizes: Sizes) -> Tensor:
-    """The gradient in the weights, from each layer's input and the gradient in its output."""
+    """Return the gradient with respect to the weights, from each layer's input and delta."""
     gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
-    for seen, delta, matrix, bias in zip(inputs, deltas, *_views(gradient, sizes), strict=True):
-        product(seen.mT, delta, out=matrix, sums=bias)
+    for layer_input, delta, matrix, bias in zip(inputs, deltas, *_views(gradient, sizes), strict=True):
+        product(layer_input.mT, delta, out=matrix, sums=bias)
     gradient[:, sum(numbers(sizes)) :].zero_()
     return gradient
 
 
 class _Outputs(torch.autograd.Function):
+    """See `outputs`."""
+
     @staticmethod
     def forward(ctx: Any, weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
         *hidden, last = _forward(weights, x, sizes)
@@ -111,16 +116,20 @@ class _Outputs(torch.autograd.Function):
 
 
 def _in_x(delta: Tensor, matrix: Tensor, count: int) -> Tensor:
-    """The gradient in `count` inputs, from that in the first layer's output. Networks that share an input add up."""
-    found = product(delta, matrix.mT)
-    return found if len(found) == count else torch.unflatten(found, 0, (count, -1)).sum(1)
+    """Return the gradient with respect to `count` inputs, from the delta of the first layer.
+
+    The gradients of networks that share an input are added.
+    """
+    gradient = product(delta, matrix.mT)
+    return gradient if len(gradient) == count else torch.unflatten(gradient, 0, (count, -1)).sum(1)
 
 
 class _OutputsAndSlopes(torch.autograd.Function):
-    """Outputs and slopes (gradients in x). A slope is linear in each matrix as long as the same units are active.
+    """See `outputs_and_slopes`. A slope is the gradient of an output with respect to x.
 
-    So the gradient of a matrix is a sum of two products of the form (input)^T (delta): one for the outputs, one for the
-    slopes. Both are stored below each other, so that one product computes the sum.
+    As long as the same units are active, a slope is linear in each matrix. So the gradient of a matrix is a sum of two
+    products of the form (input)^T (delta), one for the outputs and one for the slopes. Their factors are stored one
+    below the other in the same tensors, so that one product computes the sum.
     """
 
     @staticmethod
@@ -161,21 +170,22 @@ class _OutputsAndSlopes(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class NormLayers:
-    """Where a row holds the layers of a perceptron with layer norm, and in which order a hidden layer applies them."""
+    """The layout of a perceptron with layer norm in a row of weights, and the order of operations in a hidden layer."""
 
     parameters: Callable[[Tensor], Sequence[Tensor]]
-    """Views of rows (N, P) in the module's order. A hidden layer: weight (N, out, in), bias, scale and shift (N, out).
-    The last layer: weight and bias."""
+    """A function that returns views of rows (N, P), in the order of the module. A hidden layer has weight (N, out, in),
+    bias, scale and shift (N, out). The last layer has weight and bias."""
     norm_first: bool
-    """Linear, layer norm, ReLU. Otherwise linear, ReLU, layer norm."""
+    """True: linear, layer norm, ReLU. False: linear, ReLU, layer norm."""
 
     def views(self, rows: Tensor) -> _NormViews:
+        """Return the views of rows (N, P), sorted by their kind."""
         weights, *others = (list(self.parameters(rows)[start::4]) for start in range(4))
         return _NormViews([weight.mT for weight in weights], *others)
 
 
 class _NormViews(NamedTuple):
-    """Matrices (N, in, out) and biases (N, out) of all layers, scales and shifts (N, out) of the hidden ones."""
+    """Matrices (N, in, out) and biases (N, out) of all layers, scales and shifts (N, out) of the hidden layers."""
 
     matrices: list[Tensor]
     biases: list[Tensor]
@@ -184,9 +194,9 @@ class _NormViews(NamedTuple):
 
 
 def normed_outputs(weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
-    """Outputs (N, B, out) of networks with layer norm. Weights (N, P), x (S, B, in), each shared by N / S.
+    """Return the outputs (N, B, out) of networks with layer norm, for weights (N, P) and inputs x (S, B, in).
 
-    Differentiable once, in the weights and in x.
+    The result is differentiable once, with respect to the weights and x.
     """
     if torch.is_grad_enabled() and (weights.requires_grad or x.requires_grad):
         result: Tensor = _NormedOutputs.apply(weights, x, layers)  # type: ignore[no-untyped-call]
@@ -195,11 +205,14 @@ def normed_outputs(weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
 
 
 def normed_outputs_and_slopes(weights: Tensor, x: Tensor, layers: NormLayers) -> tuple[Tensor, Tensor]:
-    """`outputs_and_slopes` of networks with layer norm. PyTorch differentiates it, twice for the slopes."""
+    """Return outputs and slopes of networks with layer norm, as `outputs_and_slopes` does for plain ones.
+
+    All gradients are computed by autograd.
+    """
     matrices, biases, scales, shifts = layers.views(weights)
     with torch.enable_grad():
-        own = x.detach().repeat_interleave(len(weights) // len(x), 0).requires_grad_()
-        hidden = own
+        inputs = x.detach().repeat_interleave(len(weights) // len(x), 0).requires_grad_()
+        hidden = inputs
         for matrix, bias, scale, shift in zip(matrices, biases, scales, shifts, strict=False):
             hidden = torch.baddbmm(bias.unsqueeze(1), hidden, matrix)
             hidden = hidden if layers.norm_first else hidden.relu()
@@ -207,12 +220,12 @@ def normed_outputs_and_slopes(weights: Tensor, x: Tensor, layers: NormLayers) ->
             hidden = torch.addcmul(shift.unsqueeze(1), normal, scale.unsqueeze(1))
             hidden = hidden.relu() if layers.norm_first else hidden
         value = torch.baddbmm(biases[-1].unsqueeze(1), hidden, matrices[-1]).squeeze(-1)
-        (slope,) = torch.autograd.grad(value.sum(), own, create_graph=True)
+        (slope,) = torch.autograd.grad(value.sum(), inputs, create_graph=True)
     return value, slope
 
 
 def _normed_forward(weights: Tensor, x: Tensor, layers: NormLayers) -> tuple[Tensor, list[Tensor]]:
-    """Outputs, and of each hidden layer its product, the statistics of its norm, and its output."""
+    """Return the outputs, and a flat list with product, statistics of the norm and output of each hidden layer."""
     matrices, biases, scales, shifts = layers.views(weights)
     kept = []
     for matrix, bias, scale, shift in zip(matrices, biases, scales, shifts, strict=False):
@@ -223,6 +236,8 @@ def _normed_forward(weights: Tensor, x: Tensor, layers: NormLayers) -> tuple[Ten
 
 
 class _NormedOutputs(torch.autograd.Function):
+    """See `normed_outputs`."""
+
     @staticmethod
     def forward(ctx: Any, weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
         last, kept = _normed_forward(weights, x, layers)

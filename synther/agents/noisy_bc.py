@@ -1,6 +1,6 @@
-"""Head of behaviour cloning as in V-D4RL (Lu et al. 2023), with DrQ-v2's noise in the policy's actions.
+"""The head of behaviour cloning as in V-D4RL (Lu et al. 2023), with the action noise of DrQ-v2.
 
-It learns from the features of a trunk. `pixels/bc.py` trains the encoder too.
+It learns from the features of a trained trunk. `pixels/bc.py` trains the encoder too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from synther.agents.rows import Batch
 
 @dataclass(frozen=True)
 class NoisyBCConfig(HeadsConfig):
-    """Only the options that all heads share. `discount` and `nstep` only affect how rows are made."""
+    """Options of the head of behaviour cloning. `discount` and `nstep` only affect how rows are made."""
 
 
 class NoisyBC(Algorithm):
+    """Behaviour cloning of features, with noise on the policy's actions."""
+
     config_class = NoisyBCConfig
     losses: ClassVar[tuple[str, ...]] = ("actor",)
 

@@ -1,4 +1,4 @@
-"""ReBRAC (Tarasov et al. 2023): TD3+BC with a penalty in the critics too, layer norm in the critics, large batches."""
+"""ReBRAC (Tarasov et al. 2023): TD3+BC with a penalty also in the critics, layer norm in the critics, large batches."""
 
 from __future__ import annotations
 
@@ -15,21 +15,31 @@ from synther.agents.td3_bc import TD3BC
 
 @dataclass(frozen=True)
 class ReBRACConfig(StateAgentConfig):
+    """Options of ReBRAC."""
+
     depth: int = 3
+    """Number of hidden layers."""
     batch_size: int = 1024
+    """Rows per update."""
     learning_rate: float = 1e-3
+    """Learning rate of Adam."""
     normalize: bool = False
+    """Normalize observations by the mean and standard deviation of the real data."""
     critic_network: str = field(default="layer_norm_last", kw_only=True)
+    """Network of the critics, with the same choices as actor_network."""
     discount: float = 0.99
+    """Discount factor of one step."""
     tau: float = 0.005
     """Fraction by which the target networks move per policy update."""
     actor_penalty: float = 0.01
     """Weight of the squared distance between the policy's and the data's actions, in the policy's loss."""
     critic_penalty: float = 0.01
-    """The same at the next state, in the critics' target. Rows whose next action is not known have none: the last
-    ones of episodes, and generated ones without an extra column `next_action`."""
+    """Weight of the same distance at the next state, in the critics' target. Rows without a known next action have no
+    penalty: the last rows of episodes, and synthetic rows without an extra column `next_action`."""
     target_noise: float = 0.2
+    """Standard deviation of the noise on the next action in the critics' target."""
     noise_clip: float = 0.5
+    """Bound of this noise."""
     policy_delay: int = 2
     """Critic updates per update of the policy and the target networks."""
 
@@ -41,6 +51,8 @@ class ReBRACConfig(StateAgentConfig):
 
 
 class ReBRAC(TD3BC):
+    """TD3+BC with the penalties and initial weights of ReBRAC."""
+
     config: ReBRACConfig
     config_class = ReBRACConfig
     needs_next_action = True

@@ -1,7 +1,8 @@
 """SAC (Haarnoja et al. 2018) and REDQ (Chen et al. 2021) as one algorithm: they differ in the number of critics.
 
-SAC has two critics and uses their minimum. REDQ has ten and uses the minimum of a random two as the target, which makes
-20 updates per environment step stable. Policy and temperature are updated once per `utd` critic updates.
+SAC has two critics, and their minimum is the target. REDQ has ten critics, and the minimum of two random ones is the
+target. This makes 20 updates per environment step stable. Policy and temperature are updated once per `utd` critic
+updates. DroQ, RLPD and SimBa are the same algorithm with other options.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from synther.agents.rows import Batch
 from synther.errors import ConfigError
 
 LOG_STD = (-20.0, 2.0)
-"""As in the code of SAC and of REDQ, which the paper used. EDAC's -5 would not let a policy become deterministic."""
+"""Bounds of the log std, as in the code of SAC and of REDQ, which the paper used. With EDAC's lower bound of -5, a
+policy could not become deterministic."""
 
 
 @dataclass(frozen=True)
 class SACConfig(OnlineConfig):
+    """Options of SAC and its relatives."""
+
     num_critics: int = 2
+    """Number of critics."""
     num_min_critics: int = 2
-    """Size of the random subset of critics whose minimum is the target. Drawn for every update."""
+    """Size of a random subset of the critics, drawn for every update. The minimum over the subset is the target."""
     policy_delay: int | None = field(default=None, kw_only=True)
     """Critic updates per update of the policy and the temperature. Default: `utd`."""
     policy_value: Literal["mean", "min"] = field(default="mean", kw_only=True)
@@ -38,8 +43,9 @@ class SACConfig(OnlineConfig):
     target_entropy: float = field(default=-1.0, kw_only=True)
     """Target entropy per action dimension."""
     first_temperature: float = field(default=1.0, kw_only=True)
+    """Initial temperature, the weight of the entropy."""
     log_std: Literal["clamp", "tanh"] = field(default="clamp", kw_only=True)
-    """How the policy's log std is kept within bounds: clamped to [-20, 2], or by -10 + 6 (1 + tanh x) as in SimBa."""
+    """How the policy's log std is bounded: clamped to [-20, 2], or computed as -10 + 6 (1 + tanh x), as in SimBa."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,10 +66,11 @@ class SACConfig(OnlineConfig):
 
 
 SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(num_critics=10, utd=20)
+"""Options of SAC and of REDQ."""
 DROQ_CONFIG = SACConfig(utd=20, critic_network="layer_norm", dropout=0.01)
-"""DroQ (Hiraoka et al. 2022). Its authors tuned the dropout rate for each task, from 0.0001 to 0.1."""
+"""Options of DroQ (Hiraoka et al. 2022). Its authors tuned the dropout rate for each task, from 0.0001 to 0.1."""
 RLPD_CONFIG = SACConfig(num_critics=10, utd=20, critic_network="layer_norm", target_entropy=-0.5)
-"""RLPD (Ball et al. 2023), to be used with prior data."""
+"""Options of RLPD (Ball et al. 2023), to be used with prior data."""
 SIMBA_CONFIG = SACConfig(
     width=128,
     depth=1,
@@ -81,7 +88,7 @@ SIMBA_CONFIG = SACConfig(
     log_std="tanh",
     running_norm=True,
 )
-"""SimBa (Lee et al. 2025) with SAC."""
+"""Options of SimBa (Lee et al. 2025) with SAC."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,8 @@ class _Glorot(Initial):
 
 
 class SAC(Algorithm):
+    """SAC with any number of critics."""
+
     config_class = SACConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor", "temperature", "entropy")
 
@@ -112,39 +121,40 @@ class SAC(Algorithm):
         self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        alone = batch.apply(lambda part: part.unsqueeze(1))
-        return self.updates(alone, Noise(*(part.unsqueeze(1) for part in noise)), step)
+        single = batch.apply(lambda part: part.unsqueeze(1))
+        return self.updates(single, Noise(*(part.unsqueeze(1) for part in noise)), step)
 
     def updates(self, batches: Batch, noise: Noise, step: int = 0) -> dict[str, Tensor]:
+        """Do all updates of one environment step, in groups that end with an update of the policy."""
         losses: dict[str, Tensor] = {}
         count, first = batches.reward.shape[1], 0
         while first < count:
             last = min(count, first + self.period - (step + first) % self.period)
             part = itemgetter((slice(None), slice(first, last)))
-            some, own = batches.apply(part), Noise(*map(part, noise))
-            losses |= self._updates_until_policy(some, own, (step + last) % self.period == 0)
+            group, group_noise = batches.apply(part), Noise(*map(part, noise))
+            losses |= self._updates_until_policy(group, group_noise, (step + last) % self.period == 0)
             first = last
         return losses
 
     def _updates_until_policy(self, batches: Batch, noise: Noise, is_policy_updated: bool) -> dict[str, Tensor]:
-        """Updates of the critics, at most up to the next policy update.
+        """Do critic updates, at most up to the next policy update.
 
-        Policy and temperature do not change before that, so all next actions are computed at once.
+        Policy and temperature do not change before it, so all next actions are computed at once.
         """
         c = self.config
         count = batches.reward.shape[1]
-        here, there = noise.normal.chunk(2, -1)
+        policy_noise, next_noise = noise.normal.chunk(2, -1)
         with torch.no_grad():
-            next_action, log_probability = self.act(batches.next_observation.flatten(1, 2), there.flatten(1, 2))
+            next_action, log_probability = self.act(batches.next_observation.flatten(1, 2), next_noise.flatten(1, 2))
             cost = self.log_temperature.exp().unsqueeze(1) * log_probability
         next_action, cost = (torch.unflatten(part, 1, (count, -1)) for part in (next_action, cost))
-        # The first random numbers of a batch rank the critics: those with the largest form a random subset.
+        # The first uniform numbers of a batch rank the critics. The critics with the largest ones are a random subset.
         subsets = noise.uniform[:, :, : c.num_critics, 0].topk(c.num_min_critics, sorted=False).indices
         losses: dict[str, Tensor] = {}
         for number in range(count):
             batch, is_last = batches.at(number), number == count - 1
-            if is_last and is_policy_updated:  # as in REDQ's code, the critics take their last step afterwards
-                losses |= self._update_policy(batch, here[:, number])
+            if is_last and is_policy_updated:  # before the last critic update, as in the code of REDQ
+                losses |= self._update_policy(batch, policy_noise[:, number])
             losses["critic"] = self._update_critics(batch, next_action[:, number], cost[:, number], subsets[:, number])
         return losses
 
@@ -152,13 +162,19 @@ class SAC(Algorithm):
         return self.act(observation, noise, training=False)[0]
 
     def act(self, observation: Tensor, noise: Tensor, *, training: bool = True) -> tuple[Tensor, Tensor]:
-        """Actions (S, B, A) within [-1, 1] and their log-probability (S, B). Zero noise gives the mean action."""
+        """Return actions (S, B, A) within [-1, 1] and their log-probability (S, B).
+
+        `noise` is standard normal. With zero noise, the action is tanh of the mean.
+        """
         mean, log_std = self.actor(observation, training=training).chunk(2, -1)
         bounded = log_std.clamp(*LOG_STD) if self.config.log_std == "clamp" else -10 + 6 * (1 + log_std.tanh())
         return squashed(mean, bounded, noise)
 
     def _update_critics(self, batch: Batch, next_action: Tensor, cost: Tensor, subset: Tensor) -> Tensor:
-        """`next_action` (S, B, A) is the policy's, `cost` is temperature * log pi (S, B)."""
+        """Update the critics and return their losses (S,).
+
+        `next_action` (S, B, A) are the policy's next actions, and `cost` (S, B) is temperature * log pi.
+        """
         c = self.config
         with torch.no_grad():
             lowest = min_over_critics(self._target_values(batch.next_observation, next_action, subset))
@@ -168,16 +184,17 @@ class SAC(Algorithm):
         return loss.detach()
 
     def _target_values(self, observation: Tensor, action: Tensor, subset: Tensor) -> Tensor:
-        """Values by the target critics with the indices `subset` (S, count). (S, count, B)"""
+        """Return the values (S, count, B) of the target critics with the indices `subset` (S, count)."""
         if self.config.num_min_critics == self.config.num_critics:
             return values(self.target_critics, observation, action)
         if self.target_critics.buffers is None:
             return values(self.target_critics.chosen(subset), observation, action)
-        every = values(self.target_critics, observation, action)  # a pass of copies would not change the buffers
+        # All critics are computed, because a pass through copies of some would not change the original buffers.
+        every = values(self.target_critics, observation, action)
         return every.gather(1, subset.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
     def _update_policy(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """Update the policy, then the temperature, which rises when the entropy is below its target.
+        """Update the policy, then the temperature. The temperature rises if the entropy is below its target.
 
         NOTE[paper]: by default the policy maximises the mean of all critics, as in REDQ. The paper's SAC, which is
         REDQ's code with two critics, does the same; the original SAC uses the minimum.
@@ -189,6 +206,6 @@ class SAC(Algorithm):
         loss = (temperature.unsqueeze(1) * log_probability - value).mean(1)
         self.actor_adam.minimise(loss)
         entropy = -log_probability.detach().mean(1)
-        # The loss log_temperature (entropy - target) is linear.
+        # The loss is log_temperature * (entropy - target), so its gradient is entropy - target.
         self.temperature_adam.step(entropy - self.config.target_entropy * self.shape.action)
         return {"actor": loss.detach(), "temperature": temperature, "entropy": entropy}

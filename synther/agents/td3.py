@@ -14,10 +14,14 @@ from synther.agents.td3_bc import TD3BC
 
 @dataclass(frozen=True)
 class TD3Config(OnlineConfig):
+    """Options of TD3."""
+
     exploration_noise: float = 0.1
-    """Standard deviation of the noise on actions, for actions in [-1, 1]."""
+    """Standard deviation of the exploration noise, for actions in [-1, 1]."""
     target_noise: float = 0.2
+    """Standard deviation of the noise on the next action in the critics' target."""
     noise_clip: float = 0.5
+    """Bound of the noise in the target."""
     policy_delay: int = 2
     """Critic updates per update of the policy and the target networks."""
 
@@ -28,6 +32,8 @@ class TD3Config(OnlineConfig):
 
 
 class TD3(TD3BC):
+    """TD3: TD3+BC without imitation, with exploration noise."""
+
     config_class = TD3Config
 
     def __init__(self, config: TD3Config, shape: Shape) -> None:

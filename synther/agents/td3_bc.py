@@ -18,13 +18,18 @@ from synther.compute import Lane
 
 @dataclass(frozen=True)
 class TD3BCConfig(StateAgentConfig):
+    """Options of TD3+BC."""
+
     discount: float = 0.99
+    """Discount factor of one step."""
     tau: float = 0.005
     """Fraction by which the target networks move per policy update."""
     alpha: float = 2.5
     """Weight of the value relative to the imitation."""
     target_noise: float = 0.2
+    """Standard deviation of the noise on the next action in the critics' target."""
     noise_clip: float = 0.5
+    """Bound of this noise."""
     policy_delay: int = 2
     """Critic updates per update of the policy and the target networks."""
 
@@ -36,13 +41,19 @@ class TD3BCConfig(StateAgentConfig):
 
 
 def policy_loss(value: Tensor, action: Tensor, data_action: Tensor, alpha: float) -> Tensor:
-    """-lambda Q + (pi - a)^2 with lambda = alpha / mean|Q|, per member. From (S, B) and twice (S, B, A). (S,)"""
+    """Return the mean of -lambda Q + (pi - a)^2 with lambda = alpha / mean|Q|, per member (S,).
+
+    The values Q are (S, B). The policy's actions pi and the data's actions a are (S, B, A).
+    """
     scale = alpha / value.detach().abs().mean(1)
     return -scale * value.mean(1) + (action - data_action).square().mean((1, 2))
 
 
 class TD3BC(Algorithm):
-    """TD3 and ReBRAC are the same but for the values of next actions, the loss of the policy and the first weights."""
+    """TD3+BC, and the base class of TD3 and ReBRAC.
+
+    They differ in the values of next actions, the loss of the policy and the initial weights.
+    """
 
     config_class: ClassVar[type[AgentConfig]] = TD3BCConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
@@ -85,10 +96,10 @@ class TD3BC(Algorithm):
         return loss.detach()
 
     def _next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
-        """What the target critics say of next actions (S, B, A). (S, B)"""
+        """Return the values (S, B) of next actions (S, B, A) by the target critics."""
         return min_over_critics(values(self.target_critics, batch.next_observation, next_action))
 
     def _policy_loss(self, batch: Batch, action: Tensor) -> Tensor:
-        """The loss (S,) of the policy's actions (S, B, A)."""
+        """Return the loss (S,) of the policy's actions (S, B, A)."""
         value = values(self.critics.one(0), batch.observation, action)
         return policy_loss(value, action, batch.action, self.config.alpha)
