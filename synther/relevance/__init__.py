@@ -1,4 +1,7 @@
-"""How relevant rows are to an agent: one number for each row, by name or as a function of your own."""
+"""Relevance functions: compute how relevant each row is to an agent, for example its reward or return.
+
+A condition can be the name of such a function (conditions.py). Others are made from your own critics and policy.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ __all__ = [
 ]  # fmt: skip
 
 Relevance = Callable[[Transitions], NDArray[Any]]
-"""Takes N rows to N numbers, higher where a row is more relevant."""
+"""A function of N rows that returns N numbers. A higher number means a more relevant row."""
 
 RELEVANCE: Registry[Any] = Registry(
     "condition", "synther.relevance", object, {"reward": reward, "return": return_to_go, "curiosity": curiosity}
 )
-"""Functions that a condition can name. Others can be registered here, or installed: see `Registry`."""
+"""The functions that a condition can name. More can be registered, or installed with other packages: see `Registry`."""
 
 
 def relevance(name: str, rows: Transitions) -> NDArray[np.float64]:
-    """What the function called `name` says about `rows`. (N,)"""
+    """Compute the relevance function `name` for each of the `rows`. (N,)"""
     RELEVANCE.check(name, "condition")
     return np.asarray(RELEVANCE.get(name)(rows), np.float64)

@@ -1,7 +1,11 @@
-"""Small networks that learn the distribution of some columns given others: several members, fitted side by side.
+"""Small networks that learn the conditional distribution of some columns (targets) given others (inputs).
 
-Each member gives real columns a mean and a variance, columns of 0 and 1 a probability, and one-hot columns the
-probability of each of their values.
+Example: the inputs are observation and action, and the targets are the next observation. For each row, a network
+predicts a mean and a variance for each column of real numbers, a probability of 1 for each flag, and a probability for
+each value of a category. Several networks (members) are fitted at the same time, with different batches.
+
+Read `Outputs` (kinds of targets), then `Networks` (prediction and loss), `Law` (the predicted distributions), and
+`fit`.
 """
 
 from __future__ import annotations
@@ -22,28 +26,30 @@ from synther.progress import Phase
 BATCH = 256
 LEARNING_RATE = 4e-3
 EPOCHS, FEWEST_STEPS, MOST_STEPS = 40, 300, 800
-"""A fit goes so often through its rows, within these numbers of steps."""
+"""Default length of a fit in epochs, and the bounds of its number of steps."""
 
 _EVERY, _PATIENCE = 100, 4
-"""Steps between two measurements on held-out rows, and measurements without a better one after which a fit ends."""
+"""Number of steps between two measurements on held-out rows, and number of measurements without an improvement after
+which a fit stops."""
 
-_MEASURED_ROWS = 4_096
-_BETAS = 0.9, 0.99
-_MOST_GRADIENT = 20.0
-_LOWEST, _HIGHEST = -10.0, 4.0  # log-variances, where targets have variance 1
-_FIRST_ANSWERS = 0.1  # output weights start small, so that answers start at the mean of the targets
-_PREDICTED_ROWS = 8_192
-_LEAST_CHANCE = 1e-6  # that a network is believed
-_STREAM = 11  # of random numbers, which no other work shares
+_MEASURED_ROWS = 4_096  # maximum number of held-out rows on which the loss is measured
+_BETAS = 0.9, 0.99  # of Adam
+_MOST_GRADIENT = 20.0  # gradients with a larger norm are clipped
+_LOWEST, _HIGHEST = -10.0, 4.0  # bounds of log-variances, for targets of variance 1
+_FIRST_OUTPUTS = 0.1  # factor of the initial output weights: predictions then start near the mean of the targets
+_PREDICTED_ROWS = 8_192  # number of rows that are predicted together
+_LEAST_CHANCE = 1e-6  # lower bound of predicted probabilities
+_STREAM = 11  # stream of random numbers that no other module uses
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the target columns are, in this order: real numbers, flags of 0 and 1, one-hot groups by their sizes."""
+    """The number of target columns of each kind, in this order: real numbers, flags (0 or 1), and one-hot groups."""
 
     real: int = 0
     flags: int = 0
     choices: tuple[int, ...] = ()
+    """Number of columns of each one-hot group."""
 
     @property
     def columns(self) -> int:
@@ -51,42 +57,44 @@ class Outputs:
 
     @property
     def width(self) -> int:
-        """Outputs of the network: real numbers have a mean and a log-variance."""
+        """The number of outputs of the network. A real number needs two: a mean and a log-variance."""
         return 2 * self.real + self.flags + sum(self.choices)
 
 
 @dataclass(frozen=True)
 class Law:
-    """The distribution of the targets of N rows, for each of M members."""
+    """The distribution of the targets of N rows, as predicted by each of M members."""
 
     mean: Tensor
-    """(M, N, R)"""
+    """Mean of each real number. (M, N, R)"""
     variance: Tensor
-    """(M, N, R)"""
+    """Variance of each real number. (M, N, R)"""
     flags: Tensor
-    """Probability of 1: (M, N, B)"""
+    """Probability that each flag is 1. (M, N, B)"""
     choices: tuple[Tensor, ...]
-    """Probabilities of the values of each group: (M, N, K)"""
+    """Probability of each value, for each one-hot group. (M, N, K)"""
 
     def mixture(self) -> Law:
-        """All members as one (M = 1), with their disagreement as part of the variance."""
+        """Return the mixture of all members as one member (M = 1). The variance includes the disagreement between
+        members."""
         mean, *chances = (each.mean(0, keepdim=True) for each in (self.mean, self.flags, *self.choices))
         variance = (self.variance + (self.mean - mean).square()).mean(0, keepdim=True)
         return Law(mean, variance, chances[0], tuple(chances[1:]))
 
     def average(self) -> Law:
-        """The mean of all members, with the noise that they see and without their disagreement."""
+        """Return the average of all members as one member (M = 1). The variance is the mean of their variances, without
+        the disagreement between members."""
         mixed = self.mixture()
         return Law(mixed.mean, self.variance.mean(0, keepdim=True), mixed.flags, mixed.choices)
 
     def of(self, member: Tensor) -> Law:
-        """For each row one of the members (N,), as M = 1."""
+        """Return, for each row, the prediction of the member with this number (N,). The result has M = 1."""
         row = torch.arange(len(member), device=member.device)
         picked = [each[member, row][None] for each in (self.mean, self.variance, self.flags, *self.choices)]
         return Law(picked[0], picked[1], picked[2], tuple(picked[3:]))
 
     def draw(self, source: torch.Generator) -> Tensor:
-        """Targets of the first member. (N, columns)"""
+        """Draw targets from the distribution of the first member. (N, columns)"""
         noise = torch.randn(self.mean[0].shape, generator=source, device=self.mean.device)
         chance = torch.rand(self.flags[0].shape, generator=source, device=self.mean.device)
         parts = [self.mean[0] + self.variance[0].sqrt() * noise, (chance < self.flags[0]).float()]
@@ -96,33 +104,40 @@ class Law:
         return torch.cat(parts, 1)
 
     def surprises(self, targets: Tensor) -> Tensor:
-        """How unusual each target of N rows is (N, groups): distances from the mean in standard deviations, and for
-        other columns how much less likely the value is than the most likely one, in nats."""
+        """Return how unusual each target of N rows is under the first member. (N, groups)
+
+        For a real number, this is its distance from the mean in standard deviations. For a flag or a one-hot group, it
+        is the log of the ratio between the probability of the most likely value and the probability of this value.
+        """
         real = self.mean.shape[2]
         parts = [(targets[:, :real] - self.mean[0]).abs() / self.variance[0].sqrt()]
         flag, *chances = self._chances(targets)
         parts.append(_nats(torch.maximum(flag, 1 - flag), flag))
-        parts += [_nats(each[0].amax(1, keepdim=True), own) for each, own in zip(self.choices, chances, strict=True)]
+        pairs = zip(self.choices, chances, strict=True)
+        parts += [_nats(each[0].amax(1, keepdim=True), chance) for each, chance in pairs]
         return torch.cat(parts, 1)
 
     def log_likelihood(self, targets: Tensor) -> Tensor:
-        """Of each flag and each choice of N rows, by the first member. (N, groups)"""
+        """Return the log-probability of each flag and each one-hot group of N rows under the first member.
+        (N, groups)"""
         return torch.cat(self._chances(targets), 1).clamp_min(_LEAST_CHANCE).log()
 
     def _chances(self, targets: Tensor) -> list[Tensor]:
-        """How likely the flags (N, B) are that N rows have, and each of their choices (N, 1)."""
+        """Return the probabilities of the values of N rows under the first member: a tensor for all flags (N, B), and
+        one for each one-hot group (N, 1)."""
         real, flags = self.mean.shape[2], self.flags.shape[2]
         marked = targets[:, real : real + flags]
-        found, start = [torch.where(marked > 0.5, self.flags[0], 1 - self.flags[0])], real + flags
+        chances, start = [torch.where(marked > 0.5, self.flags[0], 1 - self.flags[0])], real + flags
         for each in self.choices:
             end = start + each.shape[2]
-            found.append((each[0] * targets[:, start:end]).sum(1, keepdim=True))
+            chances.append((each[0] * targets[:, start:end]).sum(1, keepdim=True))
             start = end
-        return found
+        return chances
 
 
 class Networks:
-    """M perceptrons, their weights stacked so that one product serves them all."""
+    """M multilayer perceptrons (members) of the same shape. Their weights are stacked, so one batched product computes
+    a layer of all members."""
 
     def __init__(self, inputs: int, outputs: Outputs, weights: list[Tensor]) -> None:
         self.inputs, self.outputs, self.weights = inputs, outputs, weights
@@ -131,14 +146,14 @@ class Networks:
     def fresh(
         cls, inputs: int, outputs: Outputs, members: int, width: int, depth: int, source: torch.Generator
     ) -> Networks:
-        """Untrained networks (He et al. 2015), on the CPU."""
+        """Return untrained networks with the initialisation of He et al. (2015), on the CPU."""
         weights: list[Tensor] = []
         sizes = [inputs, *[width] * depth, outputs.width]
         for fan_in, fan_out in itertools.pairwise(sizes):
             spread = math.sqrt(2.0 / max(fan_in, 1))
             drawn = spread * torch.randn(members, fan_in, fan_out, generator=source, dtype=torch.float32)
             weights += [drawn, torch.zeros(members, 1, fan_out, dtype=torch.float32)]
-        weights[-2] *= _FIRST_ANSWERS
+        weights[-2] *= _FIRST_OUTPUTS
         return cls(inputs, outputs, weights)
 
     @property
@@ -161,35 +176,38 @@ class Networks:
         return self
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(M, N, inputs) to (M, N, outputs)"""
+        """Compute the outputs (M, N, width) for the inputs (M, N, inputs)."""
         hidden = inputs
         for layer in range(0, len(self.weights) - 2, 2):
             hidden = functional.silu(torch.baddbmm(self.weights[layer + 1], hidden, self.weights[layer]))
         return torch.baddbmm(self.weights[-1], hidden, self.weights[-2])
 
     def law(self, inputs: Tensor) -> Law:
-        """The distribution that each member gives to the targets of the rows (N, inputs)."""
+        """Predict the distribution of the targets for inputs (N, inputs), with each member."""
         with torch.no_grad():
-            found = [self._law(part) for part in torch.split(inputs, _PREDICTED_ROWS)]
-        joined = [torch.cat(each, 1) for each in zip(*found, strict=True)]
+            parts = [self._law(part) for part in torch.split(inputs, _PREDICTED_ROWS)]
+        joined = [torch.cat(each, 1) for each in zip(*parts, strict=True)]
         return Law(joined[0], joined[1], joined[2], tuple(joined[3:]))
 
     def _law(self, inputs: Tensor) -> tuple[Tensor, ...]:
         mean, logs, flags, *choices = self._split(self(inputs.expand(self.members, -1, -1)))
         return mean, logs.exp(), flags.sigmoid(), *(each.softmax(2) for each in choices)
 
-    def _split(self, answers: Tensor) -> tuple[Tensor, ...]:
+    def _split(self, predicted: Tensor) -> tuple[Tensor, ...]:
+        """Split the outputs (M, N, width) into means, log-variances, logits of flags, and logits of each one-hot
+        group."""
         outputs = self.outputs
-        mean, logs, *rest = torch.split(answers, [outputs.real, outputs.real, outputs.flags, *outputs.choices], 2)
-        # Soft limits, beyond which gradients fade instead of ending.
+        mean, logs, *rest = torch.split(predicted, [outputs.real, outputs.real, outputs.flags, *outputs.choices], 2)
+        # Soft bounds: beyond them, gradients become small, but not 0.
         logs = _HIGHEST - functional.softplus(_HIGHEST - logs)
         return mean, _LOWEST + functional.softplus(logs - _LOWEST), *rest
 
     def loss(self, inputs: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
-        """Nats of each member on its rows (M, N, columns), less a constant: the negative log-likelihood. (M,)
+        """Return the mean negative log-likelihood of the targets (M, N, columns) under each member, up to a constant.
+        (M,)
 
-        `weighted` by the standard deviation (Seitzer et al. 2022), columns that are predicted precisely do not drown
-        the gradients of the others.
+        If `weighted`, the loss of real numbers is multiplied by their predicted standard deviation (Seitzer et al.
+        2022). Otherwise the gradients of precisely predicted columns would dominate those of the other columns.
         """
         mean, logs, flags, *choices = self._split(self(inputs))
         outputs = self.outputs
@@ -202,16 +220,17 @@ class Networks:
         return nats.mean(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a file, from which `restored` makes the same networks."""
+        """Return the weights for a file. `restored` is the inverse."""
         return {str(number): weight.cpu().contiguous() for number, weight in enumerate(self.weights)}
 
     @classmethod
     def restored(cls, outputs: Outputs, tensors: Mapping[str, Tensor]) -> Networks:
+        """Return networks with the weights of a file."""
         weights = [tensors[str(number)] for number in range(len(tensors))]
         sizes = [weights[0].shape[1], *(weight.shape[2] for weight in weights[::2])]
         shapes = [(len(weights[0]), *pair) for pair in itertools.pairwise(sizes)]
         if [tuple(weight.shape) for weight in weights[::2]] != shapes or sizes[-1] != outputs.width:
-            raise ValueError("the networks of its ensemble do not fit its columns")
+            raise ValueError("the networks of its ensemble do not match its columns")
         return cls(sizes[0], outputs, weights)
 
 
@@ -228,27 +247,27 @@ def fit(
     phase: Phase,
     fresh: bool = True,
 ) -> tuple[Networks, float]:
-    """Fit on the rows (N, inputs) and (N, columns) that `held_out` (N,) does not mark; the networks with the smallest
-    loss on those that it marks, member by member, and their mean loss there.
+    """Fit networks to the inputs (N, inputs) and targets (N, columns) of the rows that `held_out` (N,) does not mark.
 
-    Where no row is held out, the loss is measured on all rows. Networks that are not `fresh` have learned something
-    like it before.
+    Return networks with the weights that had the lowest held-out loss, for each member by itself, and the mean of these
+    losses. If no row is held out, the loss is measured on all rows. Networks that are not `fresh` were fitted to
+    similar rows before.
     """
     device, members = inputs.device, networks.members
     learned = torch.nonzero(~held_out)[:, 0]
-    unseen = torch.nonzero(held_out if held_out.any() else ~held_out)[:_MEASURED_ROWS, 0]
+    measured = torch.nonzero(held_out if held_out.any() else ~held_out)[:_MEASURED_ROWS, 0]
     if fresh:
-        _begin_at_rates(networks, targets[learned])
+        _start_at_rates(networks, targets[learned])
     source = compute.generator(device, _STREAM, seed)
-    descent, best, waited = _Descent(networks.to(device), steps), _Best(), 0
+    adam, best, waited = _Adam(networks.to(device), steps), _Best(), 0
     with compute.one_thread():
         for step in range(1, steps + 1):
             picked = learned[torch.randint(len(learned), (members * BATCH,), generator=source, device=device)]
             batch = [table.index_select(0, picked).view(members, BATCH, -1) for table in (inputs, targets)]
-            descent.step(networks.loss(*batch, weighted=True).sum())
+            adam.step(networks.loss(*batch, weighted=True).sum())
             if step % _EVERY and step < steps:
                 continue
-            waited = 0 if best.improve(networks, inputs[unseen], targets[unseen]) else waited + 1
+            waited = 0 if best.improve(networks, inputs[measured], targets[measured]) else waited + 1
             phase.advance((step - 1) % _EVERY + 1, f"held-out loss {best.loss:.3f}")
             if waited == _PATIENCE:
                 break
@@ -256,7 +275,7 @@ def fit(
 
 
 class _Best:
-    """The weights with the smallest loss so far, of each member."""
+    """Keeps the weights with the lowest loss so far, for each member."""
 
     def __init__(self) -> None:
         self.losses: Tensor | None = None
@@ -268,7 +287,8 @@ class _Best:
 
     @torch.no_grad()
     def improve(self, networks: Networks, inputs: Tensor, targets: Tensor) -> bool:
-        """Look at the networks of now; whether a member is better than ever."""
+        """Measure the present networks, and keep the weights of members that are better than before. Return whether any
+        member is better."""
         shape = networks.members, -1, -1
         losses, weights = networks.loss(inputs.expand(shape), targets.expand(shape)), networks.weights
         if self.losses is None:
@@ -282,11 +302,13 @@ class _Best:
 
 
 def steps_for(rows: int) -> int:
+    """Return the default number of steps for this number of rows."""
     return min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * rows // BATCH))
 
 
-def _begin_at_rates(networks: Networks, targets: Tensor) -> None:
-    """Let probabilities start where the targets have them: a terminal in 1,000 rows need not be unlearned first."""
+def _start_at_rates(networks: Networks, targets: Tensor) -> None:
+    """Initialise the output biases so that predicted probabilities start at the rates in the targets. Otherwise the
+    networks would first have to learn that a rare flag, such as one terminal in 1,000 rows, is rare."""
     outputs = networks.outputs
     rates = targets[:, outputs.real :].mean(0).clamp(1e-4, 1 - 1e-4).cpu()
     first = 2 * outputs.real
@@ -295,12 +317,13 @@ def _begin_at_rates(networks: Networks, targets: Tensor) -> None:
 
 
 def _nats(most: Tensor, chance: Tensor) -> Tensor:
+    """Return the log of the ratio between the highest probability and that of the value."""
     return (most.clamp_min(_LEAST_CHANCE) / chance.clamp_min(_LEAST_CHANCE)).log()
 
 
-class _Descent:
-    """Adam (Kingma and Ba 2015) with a cosine schedule. Written out, because the first use of torch.optim imports
-    PyTorch's compiler, which takes seconds."""
+class _Adam:
+    """Adam (Kingma and Ba 2015) with a cosine schedule of the learning rate. torch.optim is not used, because its first
+    use imports PyTorch's compiler, which takes seconds."""
 
     def __init__(self, networks: Networks, steps: int) -> None:
         self.networks, self.steps, self.taken = networks, steps, 0
@@ -313,7 +336,7 @@ class _Descent:
         rate = LEARNING_RATE * (1 + math.cos(math.pi * (self.taken - 1) / self.steps)) / 2
         unbiased, unbiased_square = (1 - beta**self.taken for beta in _BETAS)
         with torch.no_grad():
-            # Each member has a norm of its own: a wild batch of one does not slow the others down.
+            # Gradients are clipped for each member, so that an outlier batch of one member does not affect the others.
             norm = torch.stack([each.flatten(1).norm(dim=1) for each in gradients]).norm(dim=0)
             cut = (_MOST_GRADIENT / norm.clamp_min(_MOST_GRADIENT))[:, None, None]
             for weight, gradient, (mean, square) in zip(self.weights, gradients, self.state, strict=True):

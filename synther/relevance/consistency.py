@@ -1,8 +1,13 @@
-"""How consistent rows are with a model of the dynamics, measured by what the model makes of real rows; and a filter.
+"""Measure how consistent rows are with a model of the dynamics, and filter inconsistent rows.
 
-The filter must not narrow what is random. The rows furthest from a prediction are the wrong ones only where there are
-more of them than among real rows. So it compares the scores of synthetic rows with those of held-out real rows, and
-discards where synthetic rows are in excess. Where there is no excess, it discards at random.
+Example: a generated walker jumps further in one step than any real walker. The dynamics model (dynamics.py) predicts
+the next observation with a mean and a std, and measures a large distance from the mean, a *surprise*. `Consistency`
+turns the surprises of a row into one score, by comparison with the surprises of held-out real rows.
+
+The filter must not remove randomness. Some real rows are also far from their prediction, by chance. So `Filter`
+compares the distribution of the scores of synthetic rows with that of real rows. It discards rows with a score that is
+more frequent among synthetic rows than among real rows. If this is not enough for the requested share, it discards the
+rest at random.
 """
 
 from __future__ import annotations
@@ -18,36 +23,41 @@ from synther.errors import ConfigError
 Array = NDArray[Any]
 
 LEAST_KEPT = 0.05
+"""Minimum share of rows to keep."""
 _POINTS = 257
+"""Number of quantiles that a `Tails` stores for each column."""
 _BINS = np.concatenate([np.linspace(0, 0.9, 19)[1:], [0.925, 0.95, 0.97, 0.98, 0.99, 0.995]])
-"""Where the scores of synthetic rows are cut into bins, as quantiles: finer where rows are least consistent."""
+"""Boundaries of the bins of scores, as quantiles of synthetic rows. Bins are narrower for the least consistent rows."""
 _ERRORS = 2.0
-"""An excess counts from so many standard errors on."""
+"""An excess of synthetic rows in a bin counts only beyond this many standard errors."""
 _UNSEEN = 3.0
-"""Where none of some real rows is, there may still be so many: the rule of three."""
+"""Upper bound of the number of real rows in a bin in which none was seen (the rule of three)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tails:
-    """How rare values of some columns are among real rows. Values are at least 0, and higher is rarer."""
+    """The distribution of columns of nonnegative values among real rows. It converts a value to nats: minus the log of
+    the share of real rows with at least this value."""
 
     points: Array
-    """Values that a share of exp(-level) of the real rows reach, at `_POINTS` levels from 0 to log(rows): (C, P)"""
+    """The values that a share exp(-level) of the real rows reach, at `_POINTS` levels from 0 to log(rows). (C, P)"""
     rows: int
+    """Number of real rows."""
 
     @classmethod
     def of(cls, values: Array) -> Tails:
-        """From real rows (H, C)."""
+        """Measure the distribution of the values of real rows (H, C)."""
         shares = 1 - np.exp(-_levels(len(values)))
         return cls(np.quantile(values, shares, axis=0).T.astype(np.float64), len(values))
 
     def nats(self, values: Array, draw: Array | None = None) -> Array:
-        """-log of the share of real rows with at least this value: (N, C). Beyond the highest one it grows slowly.
+        """Return -log of the share of real rows with at least this value. (N, C)
 
-        With `draw`, numbers (N, C) from 0 to 1, a value that many real rows share gets one of the shares that they
-        take up, so that the answer for real rows has an exponential distribution in any case.
+        For a value above the highest real one, the result grows slowly with the value. If many real rows have the same
+        value, a uniform number in `draw` (N, C) selects one of the ranks of these rows. So the results of real rows
+        have an exponential distribution even with ties.
         """
-        levels, found = _levels(self.rows), np.empty(values.shape)
+        levels, result = _levels(self.rows), np.empty(values.shape)
         for column, points in enumerate(self.points):
             value = values[:, column]
             first = np.searchsorted(points, value, "left")
@@ -61,19 +71,23 @@ class Tails:
                 nats[tied] = -np.log(least + (most - least) * (1 - draw[tied, column]))
             scale = max(points[-1] - points[_POINTS * 3 // 4], 1e-3 * points[-1], 1e-3)
             beyond = np.maximum(value - points[-1], 0.0) / scale
-            found[:, column] = nats + 2 * np.log1p(beyond)
-        return found
+            result[:, column] = nats + 2 * np.log1p(beyond)
+        return result
 
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """Scores of rows from the surprises of their outcomes (N, C), made comparable by held-out real rows."""
+    """Converts the surprises of the outcomes of each row (N, C) to one score, which has the same distribution in every
+    data set of real rows."""
 
     columns: Tails
+    """The distribution of the surprises of held-out real rows."""
     total: Tails
+    """The distribution of their totals, see `_total`."""
 
     @classmethod
     def of(cls, surprises: Array) -> Consistency:
+        """Measure the surprises of held-out real rows (H, C)."""
         columns = Tails.of(surprises)
         return cls(columns, Tails.of(_total(columns.nats(surprises))))
 
@@ -82,10 +96,10 @@ class Consistency:
         return self.columns.rows
 
     def scores(self, surprises: Array, draw: Array) -> tuple[Array, Array]:
-        """The score of each row and the outcome that adds most to it, both (N,).
+        """Return the score of each row and the outcome that contributes most to it, both (N,).
 
-        A score is -log of the share of real rows that are at most as consistent; its distribution over real rows is
-        exponential with mean 1. `draw` (N,), from 0 to 1, decides between rows that are equally consistent.
+        A score is -log of the share of real rows that are at most as consistent as this row. Among real rows it has an
+        exponential distribution with mean 1. `draw` (N,), uniform from 0 to 1, decides between ties.
         """
         nats = self.columns.nats(surprises)
         return self.total.nats(_total(nats), draw[:, None])[:, 0], nats.argmax(1)
@@ -96,89 +110,97 @@ class Consistency:
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """How likely rows are kept, by their scores: `keep` on average."""
+    """The probability with which a row is kept, as a function of its score and terminal flag."""
 
     edges: Array
-    """Scores between the bins: (B - 1,)"""
+    """Scores at the boundaries of the bins. (B - 1,)"""
     chances: Array
-    """For each bin, of rows that end no episode and of those that do: (2, B)"""
+    """The probability that a row is kept, for each bin: first for rows that are not terminal, then for terminal rows.
+    (2, B)"""
     base: tuple[float, float]
-    """Of both, for rows that are as consistent as real ones."""
+    """The same probabilities for rows that are as consistent as real rows."""
 
     @classmethod
     def of(cls, scores: Array, terminal: Array, keep: float, real_rows: int, real_rate: float) -> Filter:
-        """From `scores` and terminals of synthetic rows (N,), how many real rows the scores were made comparable by,
-        and the share of terminals among real rows.
+        """Fit a filter that keeps a share `keep` of rows like those with these `scores` and terminals (N,).
 
-        A generator is worst at rare rows, so terminals would be discarded more often than others. They are not, as far
-        as there are not more of them than in real rows.
+        `real_rows` is the number of held-out real rows behind the scores, and `real_rate` the share of terminals among
+        real rows. A generator is worst at rare rows, so terminals would be discarded more often than other rows. To
+        prevent this, terminals keep their share, or the real share if that is smaller.
         """
         edges = np.unique(np.quantile(scores, _BINS))
-        made = np.stack(
+        synthetic = np.stack(  # share of the synthetic rows in each bin (2, B), not terminal and terminal
             [np.bincount(np.searchsorted(edges, part, "right"), minlength=len(edges) + 1) / len(scores)
              for part in (scores[~terminal], scores[terminal])]
         )  # fmt: skip
         real = -np.diff(np.exp(-np.concatenate([[0.0], edges, [np.inf]])))  # share of the real rows in each bin
-        ratio = _real_to_made(real, made.sum(0) * len(scores), real_rows)
-        factor = _factor(made.sum(0), ratio, keep)
-        factors, rate = (factor, factor), float(made[1].sum())
+        ratio = _real_to_synthetic(real, synthetic.sum(0) * len(scores), real_rows)
+        factor = _factor(synthetic.sum(0), ratio, keep)
+        factors, rate = (factor, factor), float(synthetic[1].sum())
         least = min(rate, real_rate) * keep
-        if 0 < rate < 1 and made[1] @ np.minimum(1.0, factor * ratio) < least:
-            factors = _factor(made[0], ratio, keep - least), _factor(made[1], ratio, least)
+        if 0 < rate < 1 and synthetic[1] @ np.minimum(1.0, factor * ratio) < least:
+            factors = _factor(synthetic[0], ratio, keep - least), _factor(synthetic[1], ratio, least)
         chances = [np.minimum(1.0, each * ratio) for each in factors]
         return cls(edges, np.stack(chances), (min(1.0, factors[0]), min(1.0, factors[1])))
 
     def chance(self, scores: Array, terminal: Array) -> Array:
-        """(N,)"""
-        found: Array = self.chances[terminal.astype(np.int64), np.searchsorted(self.edges, scores, "right")]
-        return found
+        """Return the probability with which each row is kept. (N,)"""
+        chances: Array = self.chances[terminal.astype(np.int64), np.searchsorted(self.edges, scores, "right")]
+        return chances
 
 
-def _factor(made: Array, ratio: Array, keep: float) -> float:
-    """By which to multiply ratios, so that this share of all rows is kept of those in the bins."""
-    low, high = -10.0, 100.0  # its logarithm
+def _factor(synthetic: Array, ratio: Array, keep: float) -> float:
+    """Return the factor with which a share `keep` of the rows is kept, if a bin is kept with probability
+    min(1, factor * ratio). `synthetic` are the shares of the rows in the bins. Found by bisection."""
+    low, high = -10.0, 100.0  # bounds of the logarithm of the factor
     for _ in range(100):
         middle = (low + high) / 2
-        kept = float(made @ np.minimum(1.0, np.exp(middle) * ratio))
+        kept = float(synthetic @ np.minimum(1.0, np.exp(middle) * ratio))
         low, high = (middle, high) if kept < keep else (low, middle)
     return float(np.exp(low))
 
 
 def check_keep(keep: float) -> float:
+    """Check the option `keep` of `Synthesizer.sample`."""
     if not isinstance(keep, (int, float, np.number)) or not LEAST_KEPT <= keep <= 1:
         raise ConfigError(f"keep is the share of rows to keep: expected a number from {LEAST_KEPT} to 1, got {keep!r}")
     return float(keep)
 
 
 def _levels(rows: int) -> Array:
+    """Return the levels at which `Tails` stores values, from 0 to log(rows)."""
     return np.linspace(0.0, np.log(max(rows, 2)), _POINTS)
 
 
 def _total(nats: Array) -> Array:
-    """One number for each row (N, 1). Squares let one very odd outcome count as well as many slightly odd ones."""
+    """Sum the squared nats of all outcomes of a row (N, 1). Because of the square, one very unusual outcome counts as
+    much as many slightly unusual ones."""
     total: Array = np.square(nats).sum(1, keepdims=True)
     return total
 
 
-def _real_to_made(real: Array, made: Array, real_rows: int) -> Array:
-    """Real rows for each synthetic one in every bin, at most 1, and never more in a bin of higher scores. (B,)
+def _real_to_synthetic(real: Array, synthetic: Array, real_rows: int) -> Array:
+    """Estimate the number of real rows per synthetic row in each bin (B,). The result is at most 1 and never rises with
+    the score, so rows are never discarded for being too consistent.
 
-    Neighbours that break this order are pooled. So rows are never discarded for being too consistent. Each ratio is the
-    highest one that is likely; because of the order, no pool has a higher one than itself and pools before it together.
+    `real` are the shares of real rows in the bins, and `synthetic` the numbers of synthetic rows. Neighbouring bins
+    that break the order are pooled (isotonic regression). Each ratio is an upper confidence limit, so that bins without
+    a significant excess keep all rows. Because of the order, the limit of a pool is at most that of this pool together
+    with any number of the pools before it.
     """
-    pools: list[list[float]] = []  # real share, synthetic rows, bins
-    for share, count in zip(real.tolist(), made.tolist(), strict=True):
+    pools: list[list[float]] = []  # for each pool: share of real rows, number of synthetic rows, number of bins
+    for share, count in zip(real.tolist(), synthetic.tolist(), strict=True):
         pools.append([share, count, 1])
         while len(pools) > 1 and pools[-1][0] * pools[-2][1] >= pools[-2][0] * pools[-1][1]:
             last = pools.pop()
             pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
-    found: list[float] = []
+    ratios: list[float] = []
     for place, (_, _, bins) in enumerate(pools):
         least, share, count = 1.0, 0.0, 0.0
         for other in reversed(pools[: place + 1]):
             share, count = share + other[0], count + other[1]
             error = np.sqrt(share / real_rows + share**2 / max(count, 1.0))
-            likely = share + _ERRORS * error + _UNSEEN / real_rows
-            least = min(least, float(likely * made.sum() / max(count, 1.0)))
-        found += [least] * int(bins)
-    return np.minimum.accumulate(found)
+            upper = share + _ERRORS * error + _UNSEEN / real_rows
+            least = min(least, float(upper * synthetic.sum() / max(count, 1.0)))
+        ratios += [least] * int(bins)
+    return np.minimum.accumulate(ratios)

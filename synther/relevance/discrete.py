@@ -1,11 +1,14 @@
-"""How likely the discrete values of a row are given the rest, and weights that correct what a generator has wrong.
+"""Correct the probabilities of discrete values in generated rows, by weights of the rows.
 
-The chance of an action in a state, or of a discrete outcome, often depends on numbers. A generator blurs such chances:
-a click that should come in one row of a hundred comes in one of twenty. Small networks learn the chances in seconds,
-once from real rows and once from generated ones. A generated row is then taken with a weight: how likely its discrete
-values are among real rows, divided by how likely they are among generated ones (importance sampling).
+The probability of an action in a state, or of a discrete outcome, often depends on numbers. A generator gets such
+probabilities wrong. For example, a click that should occur in one row of a hundred occurs in one of twenty. Small
+networks (conditional.py) learn the probabilities in seconds, once from real rows and once from generated rows. A
+generated row then gets an importance weight: the probability of its discrete values among real rows, divided by their
+probability among generated rows.
 
-NOTE[paper]: the reference takes all rows as they are generated.
+Read `Group` (which columns depend on which), then `DiscreteLaw` (the probabilities in some rows), then `Reweighting`.
+
+NOTE[paper]: the reference keeps all rows as they are generated.
 """
 
 from __future__ import annotations
@@ -35,38 +38,40 @@ Array = NDArray[Any]
 
 MEMBERS, WIDTH, DEPTH = 2, 64, 2
 MOST_VALUES = 512
-"""Values of the discrete columns of a group together, beyond which no chances are learned."""
+"""Maximum number of values of all discrete columns of a group together. Larger groups are left out."""
 
 _DEPENDING = (
-    (("observation",), ("observation",)),  # on its numbers
+    (("observation",), ("observation",)),  # discrete values of an observation depend on its numbers
     (("action",), ("observation",)),
     (("next_observation",), ("observation", "action")),
     (("reward", "terminal"), ("observation", "action", "next_observation")),
 )
-"""Fields, and those that their discrete values may depend on."""
+"""Fields with discrete values, and the fields on which these values may depend."""
 
-_FEWEST_ROWS, _MOST_ROWS = 1_000, 50_000  # that chances are learned from,
-_FEWEST_GENERATED = 10_000  # generated ones among them: weights from fewer are worse than none
-_HELD_OUT = 10  # one row in so many tells when a fit is best, and whether weights are worth it
-_BLURRED = 0.005  # nats by which the law of real rows has to be better before rows are weighted by it
-_LEAST, _MOST = 0.02, 6.0  # weights: beyond the latter most rows would be copies
-_LIMIT = 10.0  # standard deviations at which inputs are cut
-_CHUNK = 1 << 15
+_FEWEST_ROWS, _MOST_ROWS = 1_000, 50_000  # minimum and maximum number of rows from which probabilities are learned
+_FEWEST_GENERATED = 10_000  # minimum number of generated rows: weights learned from fewer are worse than no weights
+_HELD_OUT = 10  # one row in ten is held out, to stop the fit in time and to decide whether weights help
+_WORTH_WEIGHTING = 0.005  # nats by which the law of real rows must be better than that of generated rows
+_LEAST, _MOST = 0.02, 6.0  # bounds of weights: with larger weights, most rows would be copies
+_LIMIT = 10.0  # number of standard deviations at which inputs are clipped
+_CHUNK = 1 << 15  # number of rows that are computed together
 
 
 @dataclass(frozen=True)
 class Group:
-    """Discrete columns of the matrix that depend on the same other columns."""
+    """Discrete columns of the matrix that depend on the same other columns. All fields are numbers of columns."""
 
     inputs: tuple[int, ...]
+    """The columns on which the discrete columns depend."""
     flags: tuple[int, ...]
     choices: tuple[tuple[int, ...], ...]
+    """The one-hot columns of each category."""
 
     @classmethod
     def every(cls, layout: Layout, skipped: Sequence[str]) -> tuple[Group, ...]:
-        """The discrete columns of observations, actions, next observations, and of reward and terminal, as far as
-        there is something that they can depend on. Fields that are `skipped` have none."""
-        found = []
+        """Return the groups of a layout: for the discrete columns of observations, of actions, of next observations,
+        and of reward and terminal. Fields in `skipped`, and groups without inputs, are left out."""
+        groups = []
         decided = {(field, flag.column) for flag in layout.decided for field in flag.sides}
         for fields, given in _DEPENDING:
             inputs, flags, choices = list[int](), list[int](), list[tuple[int, ...]]()
@@ -83,12 +88,12 @@ class Group:
                     choices.append(columns)
             group = cls(tuple(inputs), tuple(flags), tuple(choices))
             if inputs and 0 < group.outputs.columns <= MOST_VALUES:
-                found.append(group)
-        return tuple(found)
+                groups.append(group)
+        return tuple(groups)
 
     @property
     def columns(self) -> int:
-        """How many discrete columns there are, a choice as one."""
+        """The number of discrete columns. A category counts as one column."""
         return len(self.flags) + len(self.choices)
 
     @property
@@ -96,8 +101,8 @@ class Group:
         return Outputs(0, len(self.flags), tuple(map(len, self.choices)))
 
     def tensors(self, matrix: Array, mean: Array, std: Array) -> tuple[Tensor, Tensor]:
-        """What is given (N, I), scaled by mean and std of the matrix (D,), and the discrete values as 0 and 1
-        (N, columns)."""
+        """Return the inputs of the networks (N, I), and the discrete values as 0 and 1 (N, columns). `mean` and `std`
+        (D,) of the columns of the matrix scale the inputs."""
         inputs, targets = list(self.inputs), [*self.flags, *(column for group in self.choices for column in group)]
         given = np.clip((matrix[:, inputs] - mean[inputs]) / std[inputs], -_LIMIT, _LIMIT)
         return torch.from_numpy(given.astype(np.float32)), torch.from_numpy((matrix[:, targets] > 0).astype(np.float32))
@@ -105,18 +110,20 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class DiscreteLaw:
-    """How likely the discrete values of some rows are, column by column."""
+    """The conditional probabilities of the discrete values in some rows, for each discrete column."""
 
     layout: Layout
     skipped: tuple[str, ...]
-    """Fields whose values something else decides, or weighs."""
+    """Fields that are left out, because a tree or a table of regions decides or weights their values."""
     mean: Array
+    """Mean of each column of the layout's matrix. (D,)"""
     std: Array
-    """Of the columns of the layout's matrix (D,)."""
+    """Std of each column of the layout's matrix. (D,)"""
     groups: tuple[Group, ...]
     networks: tuple[Networks, ...]
+    """The networks of each group."""
     unseen: Transitions | None = None
-    """Rows that it has not learned from. No file keeps them."""
+    """Held-out rows. They are not saved to files."""
 
     @classmethod
     def fit(
@@ -128,149 +135,156 @@ class DiscreteLaw:
         steps: int = conditional.MOST_STEPS,
         seed: int = 0,
     ) -> DiscreteLaw | None:
-        """Learn from rows in at most so many steps; `layout` is that of a model of them. None without discrete columns
-        that depend on others, in fields that are not `skipped`."""
+        """Learn the probabilities in `rows` in at most `steps` steps. `layout` is the layout of the model.
+
+        Return None if the rows are too few, or if no discrete column outside the `skipped` fields depends on others.
+        """
         plain = _plain(layout)
         groups = Group.every(plain, skipped)
         if not groups or len(rows) < _FEWEST_ROWS:
             return None
-        some = _some(rows, seed)
-        matrix, fresh = plain.pack(some), list[Networks]()
+        sample = _sample(rows, seed)
+        matrix, fresh = plain.pack(sample), list[Networks]()
         for number, group in enumerate(groups):
             source = compute.generator(torch.device("cpu"), 17, seed, number)
             fresh.append(Networks.fresh(len(group.inputs), group.outputs, MEMBERS, WIDTH, DEPTH, source))
         std = np.maximum(matrix.std(0), np.finfo(np.float64).tiny)
-        law = cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh), some[::_HELD_OUT])
+        law = cls(plain, tuple(skipped), matrix.mean(0), std, groups, tuple(fresh), sample[::_HELD_OUT])
         return law._fitted(matrix, steps, seed)
 
     def refitted(self, rows: Transitions, seed: int) -> DiscreteLaw:
-        """The same of other rows, learned from where this one is: what both have wrong is then wrong in the same way,
-        and cancels in weights."""
-        return self._fitted(self.layout.pack(_some(rows, seed)), conditional.MOST_STEPS // 2, seed, fresh=False)
+        """Return the law of other `rows`. The fit starts from the networks of this law, so errors that both laws have
+        in common cancel in the weights."""
+        return self._fitted(self.layout.pack(_sample(rows, seed)), conditional.MOST_STEPS // 2, seed, fresh=False)
 
     def _fitted(self, matrix: Array, most: int, seed: int, fresh: bool = True) -> DiscreteLaw:
+        """Return a copy with networks fitted to the rows of `matrix`, in at most `most` steps. `fresh` says whether the
+        networks are untrained."""
         networks, steps = [], min(most, conditional.steps_for(len(matrix)))
         held_out = torch.arange(len(matrix)) % _HELD_OUT == 0
-        for group, known in zip(self.groups, self.networks, strict=True):
+        for group, start in zip(self.groups, self.networks, strict=True):
             inputs, targets = group.tensors(matrix, self.mean, self.std)
             with Silent().phase("chances", steps) as phase:
                 fitted, _ = conditional.fit(
-                    known.copy(), inputs, targets, held_out, steps=steps, seed=seed, phase=phase, fresh=fresh
+                    start.copy(), inputs, targets, held_out, steps=steps, seed=seed, phase=phase, fresh=fresh
                 )
             networks.append(fitted)
         return replace(self, networks=tuple(networks))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the discrete columns."""
-        firsts = [column for group in self.groups for column in (*group.flags, *(own[0] for own in group.choices))]
+        """The names of the discrete columns."""
+        firsts = [column for group in self.groups for column in (*group.flags, *(codes[0] for codes in group.choices))]
         return tuple(self.layout.names[column].partition("=")[0].partition("#")[0] for column in firsts)
 
     def log_likelihood(self, rows: Transitions, columns: Sequence[int] | None = None) -> Array:
-        """Of the value that each discrete column has (N, columns). Those that are not among `columns` may be 0."""
-        found = [self._of_matrix(self.layout.pack(chunk), columns) for chunk in rows.chunks(_CHUNK)]
-        return np.concatenate(found)
+        """Return the log-probability of the value of each discrete column. (N, columns)
 
-    def _of_matrix(self, matrix: Array, columns: Sequence[int] | None) -> Array:
-        found = np.zeros((len(matrix), sum(group.columns for group in self.groups)))
+        If `columns` is given, only these are needed, and the results of other columns may be 0.
+        """
+        chunks = [self._log_likelihood(self.layout.pack(chunk), columns) for chunk in rows.chunks(_CHUNK)]
+        return np.concatenate(chunks)
+
+    def _log_likelihood(self, matrix: Array, columns: Sequence[int] | None) -> Array:
+        result = np.zeros((len(matrix), sum(group.columns for group in self.groups)))
         start = 0
         for group, networks in zip(self.groups, self.networks, strict=True):
-            own = range(start, start + group.columns)
-            start = own.stop
-            if columns is None or not {*own}.isdisjoint(columns):
+            places = range(start, start + group.columns)
+            start = places.stop
+            if columns is None or not {*places}.isdisjoint(columns):
                 inputs, targets = group.tensors(matrix, self.mean, self.std)
-                found[:, own.start : own.stop] = networks.law(inputs).mixture().log_likelihood(targets).numpy()
-        return found
+                result[:, places.start : places.stop] = networks.law(inputs).mixture().log_likelihood(targets).numpy()
+        return result
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a file, from which `restored` makes the same."""
+        """Return the tensors for a file. `restored` is the inverse."""
         weights = [one.tensors().items() for one in self.networks]
-        named = {f"{number}.{name}": each for number, own in enumerate(weights) for name, each in own}
+        named = {f"{number}.{name}": tensor for number, items in enumerate(weights) for name, tensor in items}
         return named | {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
 
     @classmethod
     def restored(cls, layout: Layout, skipped: Sequence[str], tensors: Mapping[str, Tensor]) -> DiscreteLaw:
-        """The law of a file; `layout` is that of its model."""
+        """Return the law from the tensors of a file. `layout` is the layout of the model."""
         plain, units = _plain(layout), [tensors[name].numpy() for name in ("mean", "std")]
         if {each.shape for each in units} != {(plain.width,)}:
-            raise ValueError("its chances of discrete values do not fit its columns")
+            raise ValueError("its probabilities of discrete values do not match its columns")
         groups = Group.every(plain, skipped)
         return cls(plain, tuple(skipped), units[0], units[1], groups, ()).with_weights(tensors)
 
     def with_weights(self, tensors: Mapping[str, Tensor]) -> DiscreteLaw:
-        """The same columns with the networks of a file."""
+        """Return a copy with the networks of a file."""
         parts = dict[str, dict[str, Tensor]]()
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = tensor
         networks = [Networks.restored(group.outputs, parts[str(number)]) for number, group in enumerate(self.groups)]
         if [one.inputs for one in networks] != [len(group.inputs) for group in self.groups]:
-            raise ValueError("its chances of discrete values do not fit its columns")
+            raise ValueError("its probabilities of discrete values do not match its columns")
         return replace(self, networks=tuple(networks))
 
 
 @dataclass(frozen=True, eq=False)
 class Reweighting:
-    """How rows of a generator are weighted, whose discrete values come too often in one place and too rarely in
-    another."""
+    """Importance weights of generated rows, which correct the probabilities of discrete values."""
 
     real: DiscreteLaw
     generated: DiscreteLaw
     blurred: tuple[int, ...]
-    """The discrete columns that the generator has wrong."""
+    """The discrete columns with wrong probabilities in the generated rows."""
 
     @classmethod
     def learn(cls, real: DiscreteLaw, rows: Transitions, seed: int) -> Reweighting | None:
-        """From generated rows; None where these have their discrete values as the real ones do, or are too few to
-        tell.
+        """Learn weights from generated `rows`. Return None if their probabilities are right, or if there are too few
+        rows.
 
-        Real rows that neither law has learned from decide: where the law of generated rows tells as much about them,
-        weights would only carry over what the law of real rows has not learned well. Generated rows decide where the
-        real ones are not at hand any more.
+        Held-out real rows decide which columns are weighted. If the law of generated rows predicts a column of these
+        rows as well as the law of real rows, weights would only add the errors of the laws. If the real rows are not
+        available any more (the model is from a file), held-out generated rows decide.
         """
         if len(rows) < _FEWEST_GENERATED:
             return None
         generated = real.refitted(rows, seed)
-        judge, sign = (_some(rows, seed)[::_HELD_OUT], -1.0) if real.unseen is None else (real.unseen, 1.0)
+        judge, sign = (_sample(rows, seed)[::_HELD_OUT], -1.0) if real.unseen is None else (real.unseen, 1.0)
         better = sign * (real.log_likelihood(judge) - generated.log_likelihood(judge)).mean(0)
-        blurred = tuple(np.flatnonzero(better > _BLURRED).tolist())
+        blurred = tuple(np.flatnonzero(better > _WORTH_WEIGHTING).tolist())
         return cls(real, generated, blurred) if blurred else None
 
     def weights(self, rows: Transitions) -> NDArray[np.float64]:
-        """How likely each row is to be taken. (N,)"""
+        """Return the importance weight of each row, within bounds. (N,)"""
         real, generated = (law.log_likelihood(rows, self.blurred) for law in (self.real, self.generated))
-        odds = (real - generated)[:, list(self.blurred)].sum(1)
-        return np.asarray(np.exp(odds.clip(math.log(_LEAST), math.log(_MOST))))
+        log_weight = (real - generated)[:, list(self.blurred)].sum(1)
+        return np.asarray(np.exp(log_weight.clip(math.log(_LEAST), math.log(_MOST))))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file needs beside the law of the real rows."""
-        own = {name: each for name, each in self.generated.tensors().items() if name not in ("mean", "std")}
-        return own | {"blurred": torch.tensor(self.blurred)}
+        """Return the tensors for a file that also has the law of the real rows. `restored` is the inverse."""
+        tensors = {name: each for name, each in self.generated.tensors().items() if name not in ("mean", "std")}
+        return tensors | {"blurred": torch.tensor(self.blurred)}
 
     @classmethod
     def restored(cls, real: DiscreteLaw, tensors: Mapping[str, Tensor]) -> Reweighting:
-        own = dict(tensors)
-        blurred = tuple(own.pop("blurred").tolist())
+        """Return the weights from the tensors of a file and the law of the real rows."""
+        weights = dict(tensors)
+        blurred = tuple(weights.pop("blurred").tolist())
         if not all(0 <= column < sum(group.columns for group in real.groups) for column in blurred):
-            raise ValueError("its weights of discrete values do not fit its columns")
-        return cls(real, real.with_weights(own), blurred)
+            raise ValueError("its weights of discrete values do not match its columns")
+        return cls(real, real.with_weights(weights), blurred)
 
 
-def _some(rows: Transitions, seed: int) -> Transitions:
-    """As many as are learned from, in random order."""
+def _sample(rows: Transitions, seed: int) -> Transitions:
+    """Return at most `_MOST_ROWS` of the rows, in random order."""
     order = np.random.default_rng([18, seed]).permutation(len(rows))
     return rows[order[:_MOST_ROWS]]
 
 
 def _plain(layout: Layout) -> Layout:
-    """The same rows as a matrix in which every column is a number, a flag or part of a one-hot code. Codes stand for
-    whole numbers of few values too, and for what is drawn from tables."""
+    """Return a layout with a simpler matrix for the same rows: each column is a number, a flag, or part of a one-hot
+    code. Whole numbers of few values, and outcomes that are drawn from tables, are one-hot too."""
 
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Integer) and kind.high - kind.low < MOST_CATEGORIES:
             return Categorical(int(kind.high - kind.low) + 1, int(kind.low))
         return Codebook(kind.rows) if isinstance(kind, Drawn) else kind
 
-    found = replace(plain_layout(layout), turns=(), clips=(), following=(), at_end=None, terminal_reward=0.0)
-    kinds: Any = {field: tuple(map(plain, getattr(found, field))) for field in ROW_FIELDS}
-    return replace(found, **kinds)
+    simple = replace(plain_layout(layout), turns=(), clips=(), following=(), at_end=None, terminal_reward=0.0)
+    kinds: Any = {field: tuple(map(plain, getattr(simple, field))) for field in ROW_FIELDS}
+    return replace(simple, **kinds)

@@ -1,7 +1,11 @@
-"""An ensemble of small networks that learns what follows an observation and an action, from real rows.
+"""`Ensemble`: small networks that learn the dynamics from real rows, as distributions.
 
-One part learns p(s' | s, a), the other p(r, terminal | s, a, s'). Both give distributions, so noise stays noise. The
-ensemble draws outcomes, says how consistent other rows are, and gives rows another reward and terminal.
+One part learns p(s' | s, a), the other p(r, terminal | s, a, s'). Because both predict distributions, outcomes that are
+random in the real rows stay random. The ensemble can draw outcomes for given observations and actions, measure how
+consistent other rows are, and replace rewards and terminals.
+
+Read `Ensemble.fit` first, then `scores` (consistency), `outcomes` and `relabelled` (drawing). `Part` and `Units` say
+which columns are predicted and how they are scaled. `one_step` measures the prediction error of any such model.
 """
 
 from __future__ import annotations
@@ -34,37 +38,41 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 Outcomes = Callable[[Array, Array, int], Transitions]
-"""Of observations, actions and a seed: rows with these, and outcomes that were drawn for them."""
+"""A function of observations, actions and a seed. It returns rows with these observations and actions, and with
+outcomes that were drawn for them."""
 
 MEMBERS, WIDTH, DEPTH = 5, 128, 2
+"""Default number of members, and width and number of the hidden layers of their networks."""
 MOST_COLUMNS = 4_096
-"""Columns of the rows, a category as one for each of its values, beyond which there is no ensemble."""
+"""Maximum number of columns for an ensemble. A category counts as one column for each of its values."""
 
 SELECTING, MEASURING, MOST_HELD_OUT, FEWEST_EPISODES = 0.05, 0.1, 20_000, 20
-"""Shares of the rows that tell when a fit is best, and by which other rows are then measured; the most of either; and
-from how many episodes on they are whole ones."""
+"""Share of the rows on which the best weights are selected, share of the rows with which other rows are compared, and
+maximum number of rows of each. With at least FEWEST_EPISODES episodes, whole episodes are held out."""
 
 _HELD_OUT = SELECTING + MEASURING
-_FEWEST_ROWS = 20  # below which the same rows serve for everything
-_MOST_NUMBERS = 50_000_000  # in memory; more rows than fit are drawn from at random
-_FEWEST_LEARNED = 20_000  # but as many as these are always learned from
-_CHUNK = 1 << 15
-_LIMIT = 10.0  # standard deviations at which inputs are cut,
-_TARGET_LIMIT = 15.0  # and targets that are learned from
-_STILL = 1e-6  # a column whose changes are smaller than this share of its own size never changes,
-_STILL_UNIT = 1e-2  # and its changes are measured in this share
+_FEWEST_ROWS = 20  # with fewer rows, all rows are used for everything
+_MOST_NUMBERS = 50_000_000  # if rows times columns is larger, the ensemble learns from a random sample of the rows
+_FEWEST_LEARNED = 20_000  # minimum size of this sample
+_CHUNK = 1 << 15  # number of rows that are computed together
+_LIMIT = 10.0  # number of standard deviations at which inputs are clipped
+_TARGET_LIMIT = 15.0  # number of standard deviations at which targets are clipped during the fit
+_STILL = 1e-6  # a column is constant within rows if the std of its changes is at most this share of its own std
+_STILL_UNIT = 1e-2  # changes of such a column are scaled by this share of its own std
 
 
 @dataclass(frozen=True)
 class Part:
-    """Columns of the layout's matrix by what they hold, in the order of the targets of a network."""
+    """The targets of one network: numbers of columns of the layout's matrix, by kind, in the order of the targets."""
 
     real: tuple[int, ...]
     flags: tuple[int, ...]
     choices: tuple[tuple[int, ...], ...]
+    """The one-hot columns of each category."""
 
     @classmethod
     def of(cls, layout: Layout, *fields: str) -> Part:
+        """Return the columns of these fields."""
         real: list[int] = []
         flags: list[int] = []
         choices: list[tuple[int, ...]] = []
@@ -92,14 +100,17 @@ class Part:
         return Outputs(len(self.real), len(self.flags), tuple(map(len, self.choices)))
 
     def names(self, layout: Layout) -> list[str]:
-        """One name for each real number, flag and category."""
+        """Return one name for each real number, flag and category."""
         firsts = [*self.real, *self.flags, *(group[0] for group in self.choices)]
         return [layout.names[column].partition("=")[0].partition("#")[0] for column in firsts]
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Mean and standard deviation of every column of the matrix, and of the changes of observations (D,)."""
+    """Mean and standard deviation of each column of the matrix, and of its changes within a row. Each is (D,).
+
+    The change of a next observation is its difference from the observation.
+    """
 
     mean: Array
     std: Array
@@ -108,13 +119,17 @@ class Units:
 
     @classmethod
     def of(cls, matrix: Array, layout: Layout) -> Units:
+        """Measure the units in the rows of `matrix` (N, D)."""
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = matrix.mean(0), matrix.std(0)
             change = matrix - matrix[:, layout.twins]
             change_mean, change_std = change.mean(0), change.std(0)
         if not (np.isfinite(std).all() and np.isfinite(change_std).all()):
             name = layout.names[int(np.argmin(np.isfinite(std) & np.isfinite(change_std)))]
-            raise DataError(f"{name} is too large for an ensemble: divide it, or fit without one")
+            raise DataError(
+                f"the values of {name} are too large for an ensemble: divide them by a constant, or fit without an "
+                "ensemble"
+            )
         coded = ~layout.scaled_columns
         std = np.where(coded | (std == 0), 1.0, std)
         still = change_std <= _STILL * std
@@ -125,11 +140,12 @@ class Units:
 
 
 class Ensemble:
-    """`Ensemble.fit(rows)`: networks that predict what follows an observation and an action.
+    """Networks that predict the outcomes of observations and actions. Create one with `Ensemble.fit(rows)`.
 
-    Continuous and discrete actions and observations are supported, and any mixture: real numbers and ordered integers
-    are normally distributed given (s, a), categories and flags have a probability each. Real numbers are predicted
-    independently of each other given (s, a), and with a single peak: outcomes with two peaks are drawn as one wide one.
+    Continuous and discrete actions and observations are supported, and any mixture of them. Real numbers and ordered
+    integers are predicted as normal distributions given (s, a), and categories and flags as probabilities of their
+    values. Real numbers are predicted independently of each other given (s, a). An outcome with two peaks is drawn from
+    one wide peak, because a normal distribution has only one.
     """
 
     def __init__(
@@ -145,7 +161,7 @@ class Ensemble:
         self.terminal_rate = terminal_rate
         self.layout, self.units, self.consistency = layout, units, consistency
         self.transition, self.label, self.held_out_loss = transition, label, held_out_loss
-        self._following, self._labels = Part.of(layout, "next_observation"), Part.of(layout, "reward", "terminal")
+        self._next, self._labels = Part.of(layout, "next_observation"), Part.of(layout, "reward", "terminal")
         self._given = [column for column, field in enumerate(layout.fields) if field in ("observation", "action")]
 
     @classmethod
@@ -162,52 +178,54 @@ class Ensemble:
         device: str | torch.device = "auto",
         progress: Progress | bool = True,
     ) -> Ensemble:
-        """Learn from `rows`. `layout` is that of a model of the same rows. The same seed gives the same networks.
+        """Fit an ensemble to `rows`. `layout` may be the layout of a model of the same rows. The same seed gives the
+        same networks.
 
-        Some rows are held out, in whole episodes where at least 20 are known: 5 %, on which the networks with the
-        smallest loss are chosen, and another 10 %, by which `scores` measures other rows. Fewer than 20 rows serve for
-        all three.
+        Some rows are held out: 5 % to select the weights with the lowest loss, and another 10 % with which `scores`
+        compares other rows. Whole episodes are held out if at least 20 episodes are known. With fewer than 20 rows, all
+        rows are used for everything.
         """
         check_rows(rows)
         seed, progress = whole_seed(seed), resolve(progress)
-        where = compute.pick_device(str(device))
+        torch_device = compute.pick_device(str(device))
         plain = plain_layout(Layout.infer(rows) if layout is None else layout)
         if plain.width > MOST_COLUMNS:
             raise DataError(
-                f"these rows have {plain.width:,} columns, a category as one for each of its values: an ensemble is "
-                f"fitted on at most {MOST_COLUMNS:,}. Fit without an ensemble, or merge rare categories"
+                f"an ensemble supports at most {MOST_COLUMNS:,} columns, but these rows have {plain.width:,} (a "
+                "category has one for each of its values): fit without an ensemble, or merge rare categories"
             )
         learned, selecting, measuring = _split(rows, plain.width, seed)
-        matrix, asked = plain.pack(rows[np.concatenate([learned, selecting])]), plain.pack(rows[measuring])
-        held_out = torch.arange(len(matrix), device=where) >= len(learned)
+        matrix, measured = plain.pack(rows[np.concatenate([learned, selecting])]), plain.pack(rows[measuring])
+        held_out = torch.arange(len(matrix), device=torch_device) >= len(learned)
         units = Units.of(matrix[: len(learned)], plain)
-        nothing, rate = Tails(np.empty((0, 0)), 0), float(rows.terminal.mean())
-        unfitted = cls(plain, units, None, None, Consistency(nothing, nothing), 0.0, rate)
-        parts = [part for part in (unfitted._following, unfitted._labels) if part.columns]
+        empty, rate = Tails(np.empty((0, 0)), 0), float(rows.terminal.mean())
+        unfitted = cls(plain, units, None, None, Consistency(empty, empty), 0.0, rate)
+        parts = [part for part in (unfitted._next, unfitted._labels) if part.columns]
         if not parts:
             raise DataError("next observations, rewards and terminals of these rows are all constant: nothing to learn")
         steps = conditional.steps_for(len(learned)) if steps is None else steps
         losses = []
         advice = "fit on a share of the rows, or on a CPU"
-        with progress.phase("ensemble", len(parts) * steps) as phase, compute.working_on(where, advice):
+        with progress.phase("ensemble", len(parts) * steps) as phase, compute.working_on(torch_device, advice):
             for number, part in enumerate(parts):
-                inputs = unfitted._inputs(matrix, part).to(where)
-                targets = unfitted._targets(matrix, part).clamp(-_TARGET_LIMIT, _TARGET_LIMIT).to(where)
+                inputs = unfitted._inputs(matrix, part).to(torch_device)
+                targets = unfitted._targets(matrix, part).clamp(-_TARGET_LIMIT, _TARGET_LIMIT).to(torch_device)
                 source = compute.generator(torch.device("cpu"), 12, seed, number)
                 fresh = Networks.fresh(inputs.shape[1], part.outputs, members, width, depth, source)
                 fitted, loss = conditional.fit(fresh, inputs, targets, held_out, steps=steps, seed=seed, phase=phase)
                 losses.append(loss)
-                if part is unfitted._following:
+                if part is unfitted._next:
                     unfitted.transition = fitted
                 else:
                     unfitted.label = fitted
-        consistency = Consistency.of(unfitted._surprises(asked))
+        consistency = Consistency.of(unfitted._surprises(measured))
         return cls(plain, units, unfitted.transition, unfitted.label, consistency, sum(losses), rate)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The outcomes: real columns, flags and categories of next observations, then of reward and terminal."""
-        return (*self._following.names(self.layout), *self._labels.names(self.layout))
+        """The names of the outcomes: real columns, flags and categories of next observations, then of reward and
+        terminal."""
+        return (*self._next.names(self.layout), *self._labels.names(self.layout))
 
     @property
     def members(self) -> int:
@@ -234,29 +252,31 @@ class Ensemble:
         return f"Ensemble({self.members} members, {self.parameters:,} parameters, on {self._device})"
 
     def scores(self, rows: Transitions, seed: int = 0) -> tuple[Array, Array]:
-        """How inconsistent each row is, and the number of the outcome (of `names`) that is most so, both (N,).
+        """Return how inconsistent each row is, and the number of its most inconsistent outcome (in `names`), both (N,).
 
-        A score is -log of the share of held-out real rows that are at most as consistent: 0 to infinity, 1 on average
-        for real rows.
+        A score is -log of the share of held-out real rows that are at most as consistent as this row. It ranges from 0
+        to infinity. Its mean over real rows is 1.
         """
         draw = np.random.default_rng([13, whole_seed(seed)])
         surprises = np.concatenate([self._surprises(self.layout.pack(chunk)) for chunk in rows.chunks(_CHUNK)])
         return self.consistency.scores(surprises, draw.random(len(rows)))
 
     def filter(self, rows: Transitions, keep: float, seed: int = 0) -> Filter:
-        """What keeps this share of rows like `rows`, those that are less consistent than real rows least of all."""
+        """Fit a filter that keeps a share `keep` of rows like the generated `rows`. Rows that are less consistent than
+        real rows are discarded first."""
         scores, _ = self.scores(rows, seed)
         return Filter.of(scores, rows.terminal, check_keep(keep), self.consistency.rows, self.terminal_rate)
 
     def outcomes(self, observation: ArrayLike, action: ArrayLike, seed: int = 0) -> Transitions:
-        """Rows with these observations (N, O) and actions (N, A) or (N,), and outcomes that a random member draws."""
+        """Return rows with these observations (N, O) and actions (N, A) or (N,), and with outcomes that a random member
+        draws for each row."""
         rows = self._with_outcomes(observation, action)
         source = compute.generator(self._device, 14, whole_seed(seed))
         return Transitions.concatenate([self._drawn(chunk, source) for chunk in rows.chunks(_CHUNK)])
 
     def relabelled(self, rows: Transitions, seed: int = 0) -> Transitions:
-        """`rows` with the reward and terminal of the ensemble: drawn given (s, a, s') from the mean of its members,
-        with the noise that they see in real rows."""
+        """Replace the reward and terminal of `rows` by draws from p(r, terminal | s, a, s'), averaged over the members.
+        The draws are as random as outcomes are in real rows."""
         if self.label is None:
             return rows
         source = compute.generator(self._device, 15, whole_seed(seed))
@@ -269,60 +289,65 @@ class Ensemble:
         return Transitions.concatenate(parts)
 
     def _with_outcomes(self, observation: ArrayLike, action: ArrayLike) -> Transitions:
-        """Rows of these observations and actions with some outcome that the layout can pack."""
-        here, acted = np.asarray(observation), np.asarray(action)
-        blank = self.layout.unpack(np.zeros((len(here), self.layout.width)))
-        if here.shape != blank.observation.shape or len(acted) != len(here):
+        """Return rows with these observations and actions, and with any outcomes that the layout can pack."""
+        observations, actions = np.asarray(observation), np.asarray(action)
+        blank = self.layout.unpack(np.zeros((len(observations), self.layout.width)))
+        if observations.shape != blank.observation.shape or len(actions) != len(observations):
             raise DataError(
-                f"observation has shape {here.shape} and action {acted.shape}: expected as many rows of both, and "
-                f"{blank.observation.shape[1]} columns of observations"
+                "expected observations and actions for the same number of rows, and observations with "
+                f"{blank.observation.shape[1]} columns, got observation of shape {observations.shape} and action of "
+                f"shape {actions.shape}"
             )
-        return replace(blank, observation=here.astype(blank.observation.dtype), action=acted)
+        return replace(blank, observation=observations.astype(blank.observation.dtype), action=actions)
 
     def _drawn(self, rows: Transitions, source: torch.Generator) -> Transitions:
+        """Draw outcomes for the observations and actions of `rows`."""
         matrix = self.layout.pack(rows)
         member = torch.randint(self.members, (len(rows),), generator=source, device=self._device)
-        for part in (self._following, self._labels):
+        for part in (self._next, self._labels):
             if part.columns:
                 self._fill(matrix, part, self._law(matrix, part).of(member), source)
         return replace(self.layout.unpack(matrix), observation=rows.observation, action=rows.action)
 
     def _law(self, matrix: Array, part: Part) -> Law:
-        networks = self.transition if part is self._following else self.label
+        """Predict the distribution of `part` for the rows of `matrix`."""
+        networks = self.transition if part is self._next else self.label
         assert networks is not None
         return networks.law(self._inputs(matrix, part).to(networks.device))
 
     def _inputs(self, matrix: Array, part: Part) -> Tensor:
-        """What is known when `part` follows: s and a, and for reward and terminal also s' and s' - s. (N, I)"""
+        """Return the scaled inputs of the networks of `part`: s and a, and for reward and terminal also s' and s' - s.
+        (N, I)"""
         units = self.units
         scaled = (matrix - units.mean) / units.std
         columns = [scaled[:, self._given]]
         if part is self._labels:
-            following = self._following
-            columns += [scaled[:, following.columns], self._changes(matrix, following.real)]
+            columns += [scaled[:, self._next.columns], self._changes(matrix, self._next.real)]
         return torch.from_numpy(np.clip(np.concatenate(columns, 1), -_LIMIT, _LIMIT).astype(np.float32))
 
     def _targets(self, matrix: Array, part: Part) -> Tensor:
-        """(N, columns)"""
+        """Return the scaled targets of the networks of `part`. Of next observations, the targets are the changes.
+        (N, columns)"""
         units, real = self.units, list(part.real)
         numbers = (matrix[:, real] - units.mean[real]) / units.std[real]
-        if part is self._following:
+        if part is self._next:
             numbers = self._changes(matrix, part.real)
-        rest = matrix[:, part.columns[len(real) :]] > 0  # flags are 0 and 1, codes -1 and 1
+        rest = matrix[:, part.columns[len(real) :]] > 0  # in the matrix, flags are 0 or 1, and one-hot codes -1 or 1
         return torch.from_numpy(np.concatenate([numbers, rest], 1).astype(np.float32))
 
     def _changes(self, matrix: Array, real: tuple[int, ...]) -> Array:
+        """Return the scaled changes s' - s of these columns of the next observation. (N, R)"""
         units, columns = self.units, list(real)
         before = matrix[:, [self.layout.twins[column] for column in columns]]
         changes: Array = (matrix[:, columns] - before - units.change_mean[columns]) / units.change_std[columns]
         return changes
 
     def _fill(self, matrix: Array, part: Part, law: Law, source: torch.Generator) -> None:
-        """Put drawn targets into the columns of `part`."""
+        """Draw targets from `law`, and write them to the columns of `part` in `matrix`, unscaled."""
         drawn = law.draw(source).double().cpu().numpy()
         units, real = self.units, list(part.real)
         numbers = drawn[:, : len(real)]
-        if part is self._following:
+        if part is self._next:
             before = matrix[:, [self.layout.twins[column] for column in real]]
             matrix[:, real] = before + numbers * units.change_std[real] + units.change_mean[real]
         else:
@@ -332,21 +357,22 @@ class Ensemble:
         matrix[:, part.columns[flags:]] = 2 * drawn[:, flags:] - 1
 
     def _surprises(self, matrix: Array) -> Array:
-        """How unusual each outcome is given what came before it. (N, C)"""
-        found = []
-        for part in (self._following, self._labels):
+        """Return how unusual each outcome of a row is, given the inputs of its network. See `Law.surprises`. (N, C)"""
+        surprises = []
+        for part in (self._next, self._labels):
             if part.columns:
                 law = self._law(matrix, part).mixture()
-                found.append(law.surprises(self._targets(matrix, part).to(law.mean.device)).double().cpu().numpy())
-        return np.concatenate(found, 1)
+                surprises.append(law.surprises(self._targets(matrix, part).to(law.mean.device)).double().cpu().numpy())
+        return np.concatenate(surprises, 1)
 
     def to_json(self) -> dict[str, Any]:
-        """What a file needs beside `tensors` and the layout."""
+        """Return everything that a file needs besides `tensors` and the layout."""
         rows = {"real_rows": self.consistency.rows, "terminal_rate": self.terminal_rate}
         fitted = {"members": self.members, "parameters": self.parameters, "held_out_loss": self.held_out_loss}
         return {**fitted, **rows}
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors for a file."""
         named = {"transition": self.transition, "label": self.label}
         tensors = {
             f"{part}.{name}": tensor
@@ -360,8 +386,9 @@ class Ensemble:
 
     @classmethod
     def restored(cls, layout: Layout, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ensemble:
-        """The ensemble of a file, on the CPU; `layout` may be that of its model."""
-        told = checked(entry, _Entry, "ensemble")
+        """Return the ensemble from the JSON `entry` and the tensors of a file, on the CPU. `layout` may be the layout
+        of the model."""
+        stored = checked(entry, _Entry, "ensemble")
         plain = plain_layout(layout)
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -374,15 +401,14 @@ class Ensemble:
             for name, fields in parts.items()
         }
         tails = groups["consistency"]
-        rows = told["real_rows"]
+        rows = stored["real_rows"]
         consistency = Consistency(*(Tails(tails[name].numpy(), rows) for name in ("columns", "total")))
-        loss, rate = told["held_out_loss"], told["terminal_rate"]
-        found = cls(plain, units, networks["transition"], networks["label"], consistency, loss, rate)
-        if {len(array) for array in units.arrays().values()} != {plain.width} or len(tails["columns"]) != len(
-            found.names
-        ):
-            raise ValueError("its ensemble does not fit its columns")
-        return found
+        loss, rate = stored["held_out_loss"], stored["terminal_rate"]
+        ensemble = cls(plain, units, networks["transition"], networks["label"], consistency, loss, rate)
+        widths = {len(array) for array in units.arrays().values()}
+        if widths != {plain.width} or len(tails["columns"]) != len(ensemble.names):
+            raise ValueError("its ensemble does not match its columns")
+        return ensemble
 
 
 class _Entry(TypedDict):
@@ -393,31 +419,36 @@ class _Entry(TypedDict):
 
 @dataclass(frozen=True)
 class OneStep:
-    """How well outcomes are predicted, in standard deviations of the real changes; columns that never change are left
-    out. Lower errors are better; the spread should be that of the real outcomes."""
+    """Errors of predicted outcomes, in standard deviations of the real changes (and of the real rewards). Columns that
+    never change are left out. Lower errors are better. The spread should be that of the real outcomes."""
 
     error: float
-    """Root mean square distance of the mean of the drawn next observations from the real ones."""
+    """Root mean square distance between the mean of the drawn next observations and the real next observation."""
     spread: float
     """Root mean square standard deviation of the drawn next observations around their mean."""
     reward_error: float
+    """The same error of rewards, in standard deviations of the real rewards."""
     reward_spread: float
+    """The same spread of rewards, in standard deviations of the real rewards."""
 
 
 def one_step(outcomes: Outcomes, rows: Transitions, *, draws: int = 8, seed: int = 0) -> OneStep:
-    """One-step error and spread of anything that draws outcomes for given observations and actions, on real rows that
-    it has not learned from: `one_step(ensemble.outcomes, held_out)`."""
+    """Measure the one-step error and spread of a dynamics model: `one_step(ensemble.outcomes, held_out)`.
+
+    `outcomes` is any function that draws outcomes for given observations and actions. `rows` should be real rows that
+    the model was not fitted to. `draws` outcomes are drawn for each row.
+    """
     if draws < 2:
         raise DataError(f"draws must be at least 2 to measure a spread, got {draws}")
     drawn = [outcomes(rows.observation, rows.action, seed + number) for number in range(draws)]
     figures: list[float] = []
     truth = rows.next_observation.astype(np.float64)
-    for found, real, size in (
+    for predicted, real, size in (
         ([each.next_observation for each in drawn], truth, (truth - rows.observation).std(0)),
         ([each.reward[:, None] for each in drawn], rows.reward[:, None].astype(np.float64), rows.reward.std()[None]),
     ):
         varies = size > 0
-        stack = np.stack(found).astype(np.float64)[:, :, varies] / size[varies]
+        stack = np.stack(predicted).astype(np.float64)[:, :, varies] / size[varies]
         error = np.square(stack.mean(0) - real[:, varies] / size[varies])
         spread = stack.var(0, ddof=1)
         figures += [float(np.sqrt(part.mean())) if varies.any() else 0.0 for part in (error, spread)]
@@ -425,8 +456,8 @@ def one_step(outcomes: Outcomes, rows: Transitions, *, draws: int = 8, seed: int
 
 
 def plain_layout(layout: Layout) -> Layout:
-    """The same rows, without extra columns, as a matrix in which every column is a number, a flag or part of a one-hot
-    code."""
+    """Return a layout with a simpler matrix for the same rows: each column is a number, a flag, or part of a one-hot
+    code. Extra columns are left out."""
 
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Spiked):
@@ -440,7 +471,8 @@ def plain_layout(layout: Layout) -> Layout:
 
 
 def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Array]:
-    """Numbers of the rows to learn from, of those that tell when a fit is best, and of those to measure others by."""
+    """Split the rows at random, in whole episodes if possible. Return the numbers of the rows to learn from, of the
+    rows to select the best weights, and of the rows with which other rows are compared."""
     count, draw = len(rows), np.random.default_rng([16, seed])
     if count < _FEWEST_ROWS:
         return np.arange(count), np.arange(0), np.arange(count)
@@ -449,9 +481,9 @@ def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Arra
         ids = np.arange(count)
     order = draw.permutation(ids[-1] + 1)
     before = np.empty(len(order))
-    before[order] = np.cumsum(np.bincount(ids)[order])  # rows of an episode and of those ahead of it in the order
+    before[order] = np.cumsum(np.bincount(ids)[order])  # number of rows up to the end of each episode in this order
     share = before[ids] / count
-    # The first of a share may be longer than the share: it is not left empty.
+    # If the first episode is longer than a share, the share gets this episode all the same, so that no part is empty.
     first, second = (max(limit, float(np.unique(share)[number])) for number, limit in ((0, SELECTING), (1, _HELD_OUT)))
     parts = share <= first, (share > first) & (share <= second), share > second
     most = max(_FEWEST_LEARNED, _MOST_NUMBERS // max(width, 1))

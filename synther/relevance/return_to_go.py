@@ -1,4 +1,4 @@
-"""The discounted sum of the rewards from a row to the end of its episode."""
+"""The return of a row: the discounted sum of rewards from this row to the end of its episode."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from synther.errors import DataError
 
 
 def return_to_go(rows: Transitions, discount: float = 0.99) -> NDArray[np.float64]:
-    """What is left of an episode that a time limit or the end of the data cuts short does not count."""
+    """Return the discounted sum of rewards from each row to the end of its episode. (N,)
+
+    If a time limit or the end of the data cuts an episode off, the rewards after this point are not estimated.
+    """
     ids = episode_ids(rows)
     if ids is None:
         raise DataError(
-            "condition 'return' needs rows in the order of their episodes: these are shuffled, or most of them do not "
-            "begin where the row before ended. Give the returns as an array, or choose another condition"
+            "condition 'return' needs rows in the order of their episodes, but these are shuffled, or most of them do "
+            "not start where the previous row ended. Pass the returns as an array, or choose another condition"
         )
-    found = rows.reward.astype(np.float64)
+    returns = rows.reward.astype(np.float64)
     for row in range(len(rows) - 2, -1, -1):
         if ids[row] == ids[row + 1]:
-            found[row] += discount * found[row + 1]
-    return found
+            returns[row] += discount * returns[row + 1]
+    return returns

@@ -10,4 +10,5 @@ from synther.data.transitions import Transitions
 
 
 def reward(rows: Transitions) -> NDArray[Any]:
+    """Return the reward of each row. (N,)"""
     return rows.reward
