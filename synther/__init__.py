@@ -1,4 +1,4 @@
-"""SynthER: learn from the experience of a reinforcement-learning agent and make as much more of it as wanted.
+"""SynthER: learn from the experience of a reinforcement-learning agent, and generate any amount of similar experience.
 
 from synther import Synthesizer, read
 
@@ -28,6 +28,7 @@ __all__ = [
     "top", "write",
 ]  # fmt: skip
 
+# The module that defines each public name.
 _HOMES = {
     "Settings": "synther.presets",
     "SyntherError": "synther.errors",
@@ -44,7 +45,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names come with their module when first used, so that `import synther` does not wait for PyTorch."""
+    """Import the module of a public name when the name is first used, so that `import synther` is fast.
+
+    Importing all modules would also import PyTorch.
+    """
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'synther' has no attribute {name!r}")

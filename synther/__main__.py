@@ -1,4 +1,4 @@
-"""`python -m synther`, the same as the command `synther`."""
+"""Run `python -m synther`, which is the same as the command `synther`."""
 
 from synther.cli import entry
 

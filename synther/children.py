@@ -1,4 +1,4 @@
-"""Calls functions in child processes, several at once. When this process is stopped, the children stop too."""
+"""Call functions in child processes, several at the same time. When this process is stopped, the children stop too."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
 
 _PATIENCE = 60.0
-"""Seconds in which a child that was told to stop has to end."""
+"""Seconds that children have to end after SIGTERM, before they are killed."""
 
 
 class Children:
-    """At most `count` processes, which share the cores.
+    """Runs functions in at most `count` child processes, which share the cores.
 
-    SIGINT and SIGTERM stop all of them: each child has a KeyboardInterrupt where it is, so that it can clean up, and so
-    has the caller when they have ended. Children also stop when this process is killed.
+    SIGINT and SIGTERM stop all children. Each child gets a KeyboardInterrupt, so that it can clean up. When all
+    children have ended, the caller gets a KeyboardInterrupt too. Children also stop when this process is killed.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # Spawned, not forked: a fork would leave PyTorch's threads locked.
+        # "spawn", because in a forked process the locks of PyTorch's threads may stay locked forever.
         self._spawn = multiprocessing.get_context("spawn")
         self._running: set[Any] = set()
         self._changing, self._stopped = threading.Lock(), False
 
     def each(self, work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
-        """`work` of every item, `count` at a time, each in a thread that may wait for a `call`."""
+        """Return `work(item)` for every item. `count` threads run `work`, which may wait for a `call`."""
         with environment(_core_share(self.count)), interrupted_by_sigterm(), ThreadPoolExecutor(self.count) as pool:
             try:
                 return list(pool.map(work, items))
@@ -49,12 +49,12 @@ class Children:
                 raise
 
     def call(self, function: Callable[..., Any], *given: Any) -> Any:
-        """`function(*given)`, in a process of its own. The function, `given` and the answer must be picklable."""
+        """Return `function(*given)`, computed in a new process. Function, arguments and result must be picklable."""
         here, there = self._spawn.Pipe(duplex=False)
         process = self._spawn.Process(target=_serve, args=(there, function, given))
         with self._changing:
             if self._stopped:
-                raise Failed("it was stopped before it began")
+                raise Failed("it was stopped before it started")
             _block_ctrl_c()
             process.start()
             self._running.add(process)
@@ -84,19 +84,22 @@ class Children:
 
 
 def _block_ctrl_c() -> None:
-    """In a thread: the processes that it starts get no SIGINT from the terminal, only what this process passes on."""
-    resource_tracker.ensure_running()  # first, because starting it unblocks SIGINT
+    """Block SIGINT in this thread and in the processes that it starts.
+
+    So Ctrl-C in the terminal does not reach the children directly. They only get the signals that this process sends.
+    """
+    resource_tracker.ensure_running()  # must come first, because starting the tracker unblocks SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _core_share(count: int) -> dict[str, str]:
-    """Environment variables that make each of `count` processes use its share of the cores."""
+    """Return environment variables that limit each of `count` processes to its share of the cores."""
     share = str(max(1, cores() // count))
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or share, "SYNTHER_CORES": share}
 
 
 def _serve(pipe: Connection, function: Callable[..., Any], given: Sequence[Any]) -> None:
-    """In the child."""
+    """Call the function in the child process, and send its result to the parent."""
     signal.signal(signal.SIGTERM, interrupt_once)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
@@ -106,6 +109,7 @@ def _serve(pipe: Connection, function: Callable[..., Any], given: Sequence[Any])
 
 
 def _stop_with_parent() -> None:
+    """Wait until the parent process ends, then stop this process with SIGTERM."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,7 +1,8 @@
-"""The options of a command as a TOML file, and the words of the command line that say the same.
+"""Config files: read the options of a command from a TOML file (`--config`), or write them to one (`--write-config`).
 
-`command` is the command and `arguments` its words without a name. All other keys are options, spelled as on the command
-line without the dashes; `[fit]` and `steps = 100` are `--fit.steps 100`.
+In the file, `command` is the name of the command and `arguments` are its positional arguments. All other keys are
+options, spelled as on the command line without the dashes. For example, `steps = 100` in the table `[fit]` is
+`--fit.steps 100`. The options of a file are converted to words of the command line, which are then parsed as usual.
 """
 
 from __future__ import annotations
@@ -23,25 +24,27 @@ from synther.durable import replacing
 from synther.errors import ConfigError
 
 Value = str | int | float | bool | list[str]
+"""Type of the value of an option in a file."""
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says."""
+    """The content of a config file."""
 
     path: Path
     command: str | None
-    """The command that the file is for, if it says so."""
+    """The command that the file is for. None: the file does not name a command."""
     arguments: list[str]
     options: dict[str, Any]
-    """Values by the names of the options, such as `fit.steps`."""
+    """Values by the full names of the options, such as `fit.steps`."""
 
     @classmethod
     def read(cls, path: Path) -> ConfigFile:
+        """Read a TOML file, and check the types of `command` and `arguments`."""
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file; --write-config writes one") from None
+            raise ConfigError(f"{path}: no such file; check the path, or write one with --write-config") from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -55,9 +58,10 @@ class ConfigFile:
         return cls(path, command, [_word(path, "arguments", one) for one in arguments], options)
 
     def expand(self, command: str, words: Sequence[str]) -> list[str]:
-        """The words of the command line, behind those of the file, so that they win.
+        """Return the words of the file followed by the `words` of the command line, which therefore override the file.
 
-        Words without a name stand before the first option. If there are any, those of the file do not count.
+        Positional arguments are the words before the first option. If there are any, the `arguments` of the file are
+        ignored.
         """
         if self.command not in (None, command):
             raise ConfigError(f"{self.path} is for `synther {self.command}`, not for `synther {command}`")
@@ -65,17 +69,18 @@ class ConfigFile:
         return [*(words[:first] or self.arguments), *self._words(), *words[first:]]
 
     def _words(self) -> Iterator[str]:
+        """Yield the options of the file as words of the command line."""
         for name, value in self.options.items():
             group, dot, last = name.rpartition(".")
-            if isinstance(value, bool) and group != "agent":  # options of agents are no flags
+            if isinstance(value, bool) and group != "agent":  # options of agents take True or False as a value
                 yield f"--{name}" if value else f"--{group}{dot}no-{last}"
             elif isinstance(value, list):
                 yield from (f"--{name}", *(_word(self.path, name, one) for one in value))
-            else:  # in one word, because a value may begin with a dash
+            else:  # as one word, because a value may start with a dash
                 yield f"--{name}={_word(self.path, name, value)}"
 
     def check(self, command: str, known: Sequence[Option]) -> None:
-        """Refuse keys that are no options of the command."""
+        """Raise an error if a key is not an option of the command."""
         names = [option.name for option in known if not option.positional]
         for name in self.options:
             if name not in names:
@@ -85,22 +90,27 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command, or a word without a name."""
+    """An option or a positional argument of a command."""
 
     name: str
     path: tuple[str, ...]
-    """The fields that lead to its value."""
+    """Names of the nested fields that hold its value in the parsed options."""
     positional: bool
     superfluous: str | None
-    """`--no-NAME` of a flag that is off by default, or `--NAME` of one that is on: they do not exist."""
+    """A word that a config file can produce, but that the command line does not have because it sets the default.
+
+    It is `--no-NAME` for a flag that is off by default, and `--NAME` for a flag that is on by default. None for all
+    other options.
+    """
 
     @property
     def spellings(self) -> set[str]:
+        """The words that set this option: `--NAME`, and for flags `--no-NAME`."""
         group, dot, last = self.name.rpartition(".")
         return {f"--{self.name}", f"--{group}{dot}no-{last}"}
 
     def value(self, parsed: Any) -> Value:
-        """As a file can hold it."""
+        """Return the value of this option in `parsed`, as a type that a TOML file can hold."""
         for name in self.path:
             parsed = getattr(parsed, name)
         match parsed:
@@ -118,17 +128,17 @@ class Option:
 
 
 def expanded(command: Sequence[str], name: str) -> list[str]:
-    """The words of a command with `--config NAME`, and those of the file."""
-    start = 2 if command[0] == "pixels" else 1  # each action of it has its own options
+    """Return the words of a command in which the options of the config file `name` are written out."""
+    start = 2 if command[0] == "pixels" else 1  # each action of `synther pixels` has its own options
     found = ConfigFile.read(Path(name).expanduser())
-    # The option goes to the end: words without a name may stand behind its value.
+    # --config is moved to the end, because positional arguments may follow its value.
     of_config = [word == "--config" or before == "--config" for before, word in pairwise(["", *command])]
     rest = [word for word, own in zip(command, of_config, strict=True) if not (own or word.startswith("--config="))]
     return [*rest[:start], *found.expand(" ".join(rest[:start]), rest[start:]), f"--config={name}"]
 
 
 def options_of(kind: Any, prefix: str = "", path: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The options of a dataclass that tyro makes a command line of."""
+    """Yield the options of a dataclass from which tyro builds a command line."""
     hints = get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         hint, notes = hints[one.name], getattr(hints[one.name], "__metadata__", ())
@@ -145,9 +155,9 @@ def options_of(kind: Any, prefix: str = "", path: tuple[str, ...] = ()) -> Itera
 
 
 def write(path: Path, command: str, parsed: Any, words: Sequence[str], known: Sequence[Option]) -> None:
-    """Write what was given: the options that are among `words`, with the values they were `parsed` to."""
+    """Write a config file with the options that occur in `words`, and with their values in `parsed`."""
     if path.exists():
-        raise ConfigError(f"{path} exists and is not replaced: choose another --write-config, or remove it")
+        raise ConfigError(f"{path} exists and is not replaced: choose another name for --write-config, or remove it")
     own = ("config", "write-config")
     arguments = [str(option.value(parsed)) for option in known if option.positional]
     given = [one for one in known if not one.positional and one.spellings & set(words) and one.name not in own]
@@ -168,6 +178,7 @@ def _group(name: str) -> str:
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables with their full names, such as `fit.steps`."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
@@ -176,19 +187,22 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _word(path: Path, name: str, value: Any) -> str:
+    """Return a single value as text, or raise an error if it is a date, a list or another type."""
     if not isinstance(value, str | int | float):
         raise ConfigError(f"{path}: {name} must be text, a number, true, false or a list of these, got {value!r}")
     return str(value)
 
 
 def _key(name: str) -> str:
+    """Format a key, in quotes if TOML needs them."""
     return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else _toml(name)
 
 
 def _toml(value: Value) -> str:
+    """Format a value as TOML."""
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not isfinite(value):
         return str(value)
-    # Text, numbers and flags are written as in JSON, but TOML also escapes this character.
+    # TOML writes text, numbers and booleans like JSON, except that it also escapes the character DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

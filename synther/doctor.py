@@ -1,4 +1,4 @@
-"""What SynthER finds on this machine: versions, devices, renderers, memory, disk; and how to get what is missing."""
+"""Check this machine: versions, devices, rendering, memory, disk space and optional libraries."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from synther.origin import origin
 State = Literal["ok", "missing", "low"]
 
 LEAST_MEMORY, LEAST_DISK = 4e9, 5e9
-"""Bytes below which common work may not fit: fits of a million rows, and files of five million synthetic ones."""
+"""Bytes of free memory and of free disk space below which they are reported as low.
+
+A fit of a million rows should fit into the memory, and a file of five million synthetic rows on the disk.
+"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State
     found: str
     advice: str = ""
-    """What to do about it, if something is missing."""
+    """What to do if something is missing or low. Empty if nothing has to be done."""
 
 
 EXTRAS = {
@@ -52,11 +55,11 @@ EXTRAS = {
     "ray": ("ray", "runs on a Ray cluster"),
     "tabular": ("ctgan", "TVAE and CTGAN, for comparison"),
 }
-"""Each extra: a module that it installs, and what it is for."""
+"""For each extra of the package: a module that it installs, and its purpose."""
 
 
 def examine(folder: Path) -> list[Finding]:
-    """Everything that SynthER uses on this machine. Results would be written in `folder`."""
+    """Run all checks. The free disk space is that of `folder`, where results would be written."""
     return [*_versions(), *_machine(folder), *_renderers(), *_extras()]
 
 
@@ -90,11 +93,11 @@ def _machine(folder: Path) -> list[Finding]:
             Finding(f"cuda:{number}", "ok", f"{compute.describe(device)}, {_size(free)} of {_size(total)} free")
         )
     if not found:
-        advice = "Optional: presets best and paper want a GPU. Without one, auto is the preset laptop."
+        advice = "Optional: the presets best and paper need a GPU to be fast. Without a GPU, auto is the preset laptop."
         found.append(Finding("gpu", "missing", "PyTorch sees no CUDA device", advice))
     threads = torch.get_num_threads()
-    told = f"{platform.machine()}, {cores()} cores, {threads} thread{'s' * (threads > 1)}"
-    found.append(Finding("cpu", "ok", told))
+    cpu = f"{platform.machine()}, {cores()} cores, {threads} thread{'s' * (threads > 1)}"
+    found.append(Finding("cpu", "ok", cpu))
     memory = _free_memory()
     if memory is not None:
         advice = "" if memory > LEAST_MEMORY else "Use fewer rows (--fraction), or a smaller preset (laptop)."
@@ -106,7 +109,7 @@ def _machine(folder: Path) -> list[Finding]:
 
 
 def _free_memory() -> float | None:
-    """Bytes that programs can still get; None where the system does not say."""
+    """Return the bytes of memory that programs can still allocate, or None if it is unknown."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

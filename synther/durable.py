@@ -1,4 +1,8 @@
-"""Files that are either whole or absent, written beside their final name, flushed and renamed; and their folders."""
+"""Write files and folders so that they are either complete or absent, even if the process is killed.
+
+`replacing` yields a temporary path beside the final one. When the block ends, the file is flushed to disk and renamed.
+The other functions check paths, and turn errors of the disk into readable messages.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from socket import gethostname
 
 from synther.errors import ConfigError, Unwritable
 
-# Several machines may share a folder: a writer is known by its machine and its process.
+# Part of the names of temporary files. Several machines may share a folder, so a writer is identified by its machine
+# and its process id.
 _HOST = "".join(letter if letter.isalnum() else "_" for letter in gethostname())
 
 
@@ -22,16 +27,19 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextmanager
 def writing_to(path: str | os.PathLike[str], *, every: bool = True) -> Iterator[None]:
-    """Turn what keeps `path` from being written inside into an error about it: every OSError, or those of disks."""
+    """Turn an OSError inside the block into an `Unwritable` error about `path`, with advice.
+
+    With `every=False`, only errors about a full disk or missing permissions are turned; others are raised unchanged.
+    """
     try:
         yield
     except Unwritable:
         raise
     except OSError as error:
         if error.errno in _FULL:
-            advice = ". The disk is full: make room, and run it again. Nothing that was there before is lost"
+            advice = ". The disk is full: free some space, and run the command again. No existing file was lost"
         elif error.errno in _FORBIDDEN:
-            advice = ". Writing there is not allowed: choose another place"
+            advice = ". You have no permission to write there: choose another place"
         elif every:
             advice = ""
         else:
@@ -40,18 +48,19 @@ def writing_to(path: str | os.PathLike[str], *, every: bool = True) -> Iterator[
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that may not be written to, before any work is done for it."""
+    """Raise an error if there is no permission to write to `folder`. Call it before any work is done."""
     if not os.access(folder, os.W_OK):
-        raise Unwritable(f"{folder} could not be written: writing there is not allowed: choose another place")
+        raise Unwritable(f"{folder} could not be written. You have no permission to write there: choose another place")
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, tidy: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; when the block succeeds it takes the place of `path`.
+    """Yield a temporary path beside `path`. When the block succeeds, the temporary file or folder replaces `path`.
 
-    When the block fails the temporary file or folder is removed and whatever stood at `path` is untouched.
-    The suffix is kept, because some libraries choose what to write by it. What a killed writer left is cleared away
-    first, unless the caller sees to that for a whole folder of files.
+    When the block fails, the temporary file or folder is removed, and an older file at `path` is unchanged. The
+    temporary path has the same suffix, because some libraries choose the format by the suffix. Temporary files of
+    killed writers are removed first, except with `tidy=False`: then the caller must remove them, for a whole folder at
+    once.
     """
     with writing_to(path, every=False):
         yield from _replacing(Path(path), tidy)
@@ -69,10 +78,10 @@ def _replacing(final: Path, tidy: bool) -> Iterator[Path]:
             for file in beside.rglob("*"):
                 if file.is_file():
                     _flush(file)
-            if final.exists():  # no folder takes another's place in one step; none is ever half-removed where it stood
+            if final.exists():  # a folder cannot replace another one in one step, so the old one is renamed first
                 os.replace(final, replaced)
         else:
-            beside.chmod(0o666 & ~_umask())  # some libraries create private files; ours are as readable as any other
+            beside.chmod(0o666 & ~_umask())  # default permissions, because some libraries create private files
             _flush(beside)
         os.replace(beside, final)
         _flush(final.parent)
@@ -84,7 +93,7 @@ def _replacing(final: Path, tidy: bool) -> Iterator[Path]:
 
 
 def _tidy(final: Path) -> None:
-    """Clear away what writers of `final` on this machine that were killed have left beside it."""
+    """Remove temporary files beside `final` that killed writers on this machine have left behind."""
     start = f".{final.stem}.{_HOST}-"
     with os.scandir(final.parent) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(start)]
@@ -94,13 +103,14 @@ def _tidy(final: Path) -> None:
             writer = name.removeprefix(start).removesuffix(end)
             if not name.endswith(end) or not writer.isdigit() or _runs(int(writer)):
                 continue
-            if kind == "replaced" and not final.exists():  # killed between stepping aside and being replaced
+            if kind == "replaced" and not final.exists():  # killed after the old folder was renamed: restore it
                 os.replace(final.with_name(name), final)
             else:
                 _remove(final.with_name(name))
 
 
 def _runs(process: int) -> bool:
+    """Return whether a process with this id is running on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -124,6 +134,7 @@ def _umask() -> int:
 
 
 def _flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -132,7 +143,7 @@ def _flush(path: Path) -> None:
 
 
 def check_folder(folder: Path, advice: str) -> Path:
-    """Raise where a file stands in the way of a folder; else say what is there of it, itself or the nearest parent."""
+    """Return `folder`, or its nearest parent that exists. Raise an error with `advice` if that is a file."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise ConfigError(f"{there} is a file: {advice}")
@@ -140,11 +151,11 @@ def check_folder(folder: Path, advice: str) -> Path:
 
 
 def check_new(path: Path) -> None:
-    """Raise where there is something already, which may be somebody's only copy of it."""
+    """Raise an error if `path` exists. It is never replaced, because it may be the only copy of the user's data."""
     if path.exists():
         raise ConfigError(f"{path} exists and is not replaced: choose another --out, or remove it")
 
 
 def partial_folder(path: Path) -> Path:
-    """Where the parts of `path` gather until they are all there."""
+    """Return the folder in which the parts of `path` are collected until all of them are written."""
     return path.with_name(path.name + ".partial")

@@ -1,7 +1,7 @@
-"""Many runs: one after another in this process, several at once in child processes, or on a Ray cluster.
+"""Execute many runs: one after another in this process, several at once in child processes, or on a Ray cluster.
 
-Each run works in a folder of its own, whatever the engine. A Ray worker works directly in that folder, so all machines
-of the cluster must share the storage that it lies on. A run whose worker dies is sent again and resumes there.
+With every engine, each run works in its own folder. A Ray worker works directly in this folder, so all machines of the
+cluster must share the storage. If the worker of a run dies, the run is sent to another worker and resumes there.
 """
 
 from __future__ import annotations
@@ -29,33 +29,37 @@ __all__ = ["Outcome", "Task", "run_all"]
 log = logging.getLogger(__name__)
 
 _PATIENCE = {"local": 1.0, "ray": 120.0}
-"""Seconds to wait for the lock of a worker that was stopped. Shared storage may release that of a dead machine late."""
+"""For each engine, the seconds to wait for the lock of a worker that was stopped.
+
+Shared storage may release the lock of a dead machine late.
+"""
 
 ATTEMPTS = 3
-"""How often a run is sent to a Ray worker, if its workers die."""
+"""Maximum number of times that a run is sent to a Ray worker, if its workers die."""
 
-_CURE = "find out what ended it, such as too little memory; the same command resumes the run"
+_CURE = "find out why it ended (often too little memory), then run the same command again, which resumes the run"
 
 _RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_COLOR_PREFIX": "0",
-    "RAY_DEDUP_LOGS_ALLOW_REGEX": r": \d+ % of ",  # show the lines of progress,
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # and no others: Ray would print on stdout that a worker died
+    "RAY_DEDUP_LOGS_ALLOW_REGEX": r": \d+ % of ",  # show lines about progress
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # and no other lines, because Ray reports dead workers on stdout
 }
+"""Environment variables that configure Ray."""
 
 
 class Task(Protocol):
-    """One run. It can be pickled and killed at any moment: executed again in the same folder, it resumes."""
+    """One run. It must be picklable. It may be killed at any moment; executed again in the same folder, it resumes."""
 
     @property
     def name(self) -> str:
-        """Also the name of its folder."""
+        """Name of the task, which is also the name of its folder."""
 
     def execute(self, folder: Path, progress: Progress) -> None:
-        """Do the work in `folder`, or what is left of it."""
+        """Do the work in `folder`, or the part that is not done yet."""
 
     def done(self, folder: Path) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether the work in `folder` is finished."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,11 @@ class Outcome:
 
     name: str
     seconds: float = 0.0
-    """Time spent on it in this call, without waiting. Attempts whose worker died are not included."""
+    """Time spent on the task in this call, without waiting and without attempts in which the worker died."""
     error: str | None = None
-    """Why it is not done."""
+    """Why the task is not finished, or None if it is."""
     was_done: bool = False
-    """It was done before this call."""
+    """Whether the task was finished before this call."""
 
     def __str__(self) -> str:
         done = "finished before" if self.was_done else f"finished in {self.seconds:,.0f} s"
@@ -85,11 +89,11 @@ def run_all(
     parallel: int = 1,
     progress: Progress | bool = True,
 ) -> list[Outcome]:
-    """Execute each task in the folder of `out` that has its name. Outcomes are in the order of the tasks.
+    """Execute each task in the folder `out / task.name`, and return the outcomes in the order of the tasks.
 
-    A task that is done is skipped. If one fails, the others continue. After an interruption, the same call resumes.
-    The engine `local` executes `parallel` tasks at once, each in a process of its own if there are several.
-    `gpus` (for each run) and `address` (of a cluster; by default a new one on this machine) are for Ray: see
+    Finished tasks are skipped. If a task fails, the others continue. After an interruption, the same call resumes.
+    The engine `local` executes `parallel` tasks at the same time. With `parallel` > 1, each task has its own process.
+    `gpus` (GPUs of each run) and `address` (of a cluster; default: start one on this machine) are for Ray. See
     docs/engines.md.
     """
     _check_names(tasks)
@@ -107,29 +111,34 @@ def run_all(
 def check_workers(
     engine: str = "local", parallel: int = 1, gpus: float | None = None, address: str | None = None
 ) -> None:
-    """Refuse what `run_all` cannot do."""
+    """Raise an error if the options of `run_all` contradict each other."""
     if engine not in ("local", "ray"):
         raise ConfigError(f"unknown engine {engine!r}: expected local or ray")
     if parallel < 1 or (parallel > 1 and engine == "ray"):
-        raise ConfigError(f"parallel must be at least 1, and is for the engine local, got {parallel} and {engine}")
+        raise ConfigError(
+            f"parallel must be at least 1, and above 1 only with the engine local, got {parallel} with {engine}"
+        )
     if engine == "local" and (gpus is not None or address is not None):
-        raise ConfigError("gpus and address are for a cluster: choose the engine too (--engine ray)")
+        raise ConfigError("gpus and address are for the engine ray: add --engine ray, or remove them")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
         raise ConfigError(f"gpus must be a whole number or a fraction below 1, got {gpus:g}")
 
 
 def _check_names(tasks: Sequence[Task]) -> None:
+    """Raise an error if the name of a task cannot be the name of a folder, or if two tasks have the same name."""
     names = [task.name for task in tasks]
     for name in names:
         if not name or Path(name).name != name or name.startswith("."):
-            raise ConfigError(f"the name of a run must be that of a folder, such as walker2d-td3_bc, got {name!r}")
+            raise ConfigError(
+                f"the name of a run must be a valid name of a folder, such as walker2d-td3_bc, got {name!r}"
+            )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"every run must have a name of its own, got several called {', '.join(twice)}")
+        raise ConfigError(f"the names of runs must be different, got several called {', '.join(twice)}")
 
 
 class _Named:
-    """Progress of a task, with its name before each phase."""
+    """Reports progress with the name of the task before the name of each phase."""
 
     def __init__(self, progress: Progress, name: str) -> None:
         self.progress, self.name = progress, name
@@ -139,11 +148,12 @@ class _Named:
 
 
 def _attempt(task: Task, folder: Path, progress: Progress, patience: float) -> Outcome:
+    """Execute `task`, and return its outcome. Any error becomes part of the outcome."""
     began, error = time.monotonic(), None
     try:
         with owned(worker_lock(folder), patience=patience):
             task.execute(folder, _Named(progress, task.name))
-    except (SyntherError, OSError) as refusal:  # a full disk is not a defect
+    except (SyntherError, OSError) as refusal:  # no traceback: for example a full disk is not a bug
         error = str(refusal)
     except Exception as defect:
         log.exception("%s failed", task.name)
@@ -152,6 +162,7 @@ def _attempt(task: Task, folder: Path, progress: Progress, patience: float) -> O
 
 
 def _run_locally(task: Task, out: Path, attempt: Callable[[Task, Path], Outcome]) -> Outcome:
+    """Lock the folder of `task` and call `attempt`, or return an outcome that says why this is not possible."""
     folder = out / task.name
     try:
         if task.done(folder):
@@ -163,6 +174,8 @@ def _run_locally(task: Task, out: Path, attempt: Callable[[Task, Path], Outcome]
 
 
 def _run_in_children(tasks: Sequence[Task], out: Path, children: Children, show: bool) -> list[Outcome]:
+    """Execute each task in its own child process, several at the same time."""
+
     def attempt(task: Task, folder: Path) -> Outcome:
         try:
             found: Outcome = children.call(_in_child, task, folder, log.getEffectiveLevel(), show)
@@ -175,26 +188,35 @@ def _run_in_children(tasks: Sequence[Task], out: Path, children: Children, show:
 
 
 def _in_child(task: Task, folder: Path, log_level: int, show: bool) -> Outcome:
+    """Execute `task` in this child process, with logs and progress on stderr."""
     logging.basicConfig(format=f"synther: {task.name}: %(message)s", stream=sys.stderr)
     logging.getLogger("synther").setLevel(log_level)
     return _attempt(task, folder, Lines() if show else Silent(), _PATIENCE["local"])
 
 
 def share(gpus: float | None, machines: Sequence[dict[str, float]]) -> tuple[float, int]:
-    """GPUs and cores of a run: that share of the cores of a machine, or 1 core. Default: one GPU where there is one."""
+    """Return the number of GPUs and CPU cores for each run.
+
+    By default a run gets one GPU, if any machine has one. Its share of the cores is its share of the GPUs of a machine.
+    A run without a GPU gets 1 core.
+    """
     if gpus is None:
         gpus = 1.0 if any(machine.get("GPU", 0) >= 1 for machine in machines) else 0.0
     fit = [machine for machine in machines if machine.get("GPU", 0) >= gpus and machine.get("CPU", 0) >= 1]
     if not fit:
         have = ", ".join(f"{m.get('GPU', 0):g} GPUs and {m.get('CPU', 0):g} cores" for m in machines)
-        raise ConfigError(f"no machine has the {gpus:g} GPUs and the core of a run: they have {have}")
+        raise ConfigError(f"no machine has {gpus:g} GPUs and 1 core for a run: they have {have}; lower --gpus")
     return gpus, max(1, int(min(machine["CPU"] * gpus / machine["GPU"] for machine in fit))) if gpus else 1
 
 
 @contextmanager
 def connected(address: str | None = None, *, show_progress: bool = False) -> Iterator[None]:
-    """Use the cluster this process is connected to already, or the one at `address` or RAY_ADDRESS, or start one."""
-    os.environ.update(_RAY)  # before Ray is imported
+    """Connect to a Ray cluster inside the block.
+
+    The cluster is the one that this process is already connected to, or the one at `address` or at the environment
+    variable RAY_ADDRESS, or else a new one on this machine.
+    """
+    os.environ.update(_RAY)  # must be set before Ray is imported
     try:
         import ray
     except ImportError:
@@ -216,12 +238,15 @@ def connected(address: str | None = None, *, show_progress: bool = False) -> Ite
 
 
 def _own(address: str) -> dict[str, str]:
-    """A new cluster is for this machine alone. Ray's would listen to the network, and run whatever comes from there."""
+    """Return options that make a new cluster listen only on this machine.
+
+    By default Ray would listen on the network, and execute any code that it receives from there.
+    """
     return {"_node_ip_address": "127.0.0.1"} if address == "local" else {}
 
 
 def check_address(address: str) -> None:
-    """Refuse an address where no cluster answers. Ray itself would try for minutes."""
+    """Raise an error if no cluster answers at `address`. Ray itself would keep trying for minutes."""
     if address in ("local", "auto"):
         return
     host, _, port = address.rpartition(":")
@@ -235,12 +260,12 @@ def check_address(address: str) -> None:
 
 @dataclass(frozen=True)
 class _Order:
-    """What a worker has to know."""
+    """What a Ray worker needs to execute one task."""
 
     task: Task
     folder: Path
     proof: str
-    """The text of the driver's lock, which a worker can read only on shared storage."""
+    """Text of the driver's lock file. A worker can read the same text only if it shares the storage."""
     gpus: float
     cores: int
     log_level: int
@@ -250,6 +275,7 @@ class _Order:
 def _run_on_ray(
     tasks: Sequence[Task], out: Path, gpus: float | None, address: str | None, progress: Progress
 ) -> list[Outcome]:
+    """Lock the folders of all unfinished tasks, and execute the tasks on a Ray cluster."""
     outcomes: dict[str, Outcome] = {}
     show = not isinstance(progress, Silent)
     with ExitStack() as stack:
@@ -267,7 +293,7 @@ def _run_on_ray(
             import ray
 
             gpus, cores = share(gpus, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-            # One process for each run: the memory of a GPU is free for certain when a process ends.
+            # Each run has its own process, because only the end of a process surely frees all GPU memory.
             worker = ray.remote(num_gpus=gpus, num_cpus=cores, max_retries=0, max_calls=1)(work)
             how = (gpus, cores, log.getEffectiveLevel(), show)
             orders = [_Order(task, out / task.name, proof, *how) for task, proof in proofs]
@@ -277,7 +303,10 @@ def _run_on_ray(
 
 
 def _outcomes(orders: Sequence[_Order], worker: Any, phase: Phase) -> dict[str, Outcome]:
-    """By name. Ray itself retries nothing: it would retry a run that needs too much memory forever."""
+    """Send the orders to Ray workers, and return the outcomes by name. Runs are sent again if their worker dies.
+
+    The retries of Ray itself are off: it would retry a run that needs too much memory forever.
+    """
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -290,12 +319,12 @@ def _outcomes(orders: Sequence[_Order], worker: Any, phase: Phase) -> dict[str, 
             name = order.task.name
             try:
                 outcomes[name], logged = ray.get(ready)
-            except RayTaskError as failure:  # before the run began: its process cannot read the task
+            except RayTaskError as failure:  # the run did not start: the worker could not unpickle the task
                 outcomes[name] = Outcome(name, error=f"{type(failure.cause).__name__}: {failure.cause}")
             except RayError as death:
                 why = str(death).partition("\n")[0] or type(death).__name__
                 if attempt < ATTEMPTS:
-                    log.warning("%s: its worker died (%s): attempt %d of %d", name, why, attempt + 1, ATTEMPTS)
+                    log.warning("%s: its worker died (%s); attempt %d of %d starts", name, why, attempt + 1, ATTEMPTS)
                     sent[worker.remote(order)] = order, attempt + 1
                     continue
                 error = f"its worker died in attempt {attempt} of {ATTEMPTS} ({why}): {_CURE}"
@@ -304,25 +333,28 @@ def _outcomes(orders: Sequence[_Order], worker: Any, phase: Phase) -> dict[str, 
                 for level, text in logged:
                     log.log(level, "%s: %s", name, text)
             phase.advance(1, name)
-    finally:  # interrupted, or broken
+    finally:  # some tasks are still sent only after an interruption or an error
         for waiting in sent:
             ray.cancel(waiting, force=True)
     return outcomes
 
 
 def work(order: _Order) -> tuple[Outcome, list[tuple[int, str]]]:
-    """In a worker of Ray: the outcome and the log records. Progress goes to stderr, which Ray shows at the driver."""
+    """Execute an order in a Ray worker, and return the outcome and the log records.
+
+    Progress goes to stderr, which Ray forwards to the driver.
+    """
     if not _is_visible(driver_lock(order.folder), order.proof):
         error = (
-            f"{order.folder} is not visible on {gethostname()}: the engine ray works directly in this folder, so put "
-            "it on storage that all machines of the cluster share, under the same path on each of them"
+            f"{order.folder} is not visible on {gethostname()}: Ray workers write directly to this folder, so put it "
+            "on storage that all machines of the cluster share, under the same path on each machine"
         )
         return Outcome(order.task.name, error=error), []
-    if order.gpus == 0:  # Ray would let it see all of them
+    if order.gpus == 0:  # otherwise Ray lets the worker see all GPUs
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["SYNTHER_CORES"] = str(order.cores)
     ours, records = logging.getLogger("synther"), BufferingHandler(sys.maxsize)
-    ours.addHandler(records)  # not removed: the process ends with the run
+    ours.addHandler(records)  # never removed, because the process ends with the run
     ours.setLevel(order.log_level)
     progress = Lines() if order.show_progress else Silent()
     outcome = _attempt(order.task, order.folder, progress, _PATIENCE["ray"])
@@ -330,9 +362,9 @@ def work(order: _Order) -> tuple[Outcome, list[tuple[int, str]]]:
 
 
 def _is_visible(lock: Path, proof: str) -> bool:
-    """Whether this is the driver's own file, and not only one of the same path."""
+    """Return whether `lock` is the driver's own file, and not a different file at the same path."""
     try:
-        os.listdir(lock.parent)  # so that NFS looks again
+        os.listdir(lock.parent)  # makes NFS refresh its cache
         return lock.read_text() == proof
     except OSError:
         return False

@@ -1,37 +1,38 @@
-"""Errors a user can act on: each says what was expected, what came and what to do.
+"""Errors that a user can fix. Each message says what was expected, what was found and what to do.
 
-The command line prints them as one line and leaves with exit code 2, or 1 where the same command may succeed.
+The command line prints such an error as one line. The exit code is 1 for `Failed`, because the same command may succeed
+later, and 2 for all others.
 """
 
 from __future__ import annotations
 
 
 class SyntherError(Exception):
-    """Base of every error that is about the user's input rather than about a defect of ours."""
+    """Base class of all errors about the user's input or machine, in contrast to bugs in SynthER."""
 
 
 class DataError(SyntherError, ValueError):
-    """Rows that cannot be experience: wrong shapes, keys, types or values."""
+    """Raised for rows with wrong shapes, keys, types or values."""
 
 
 class FormatError(SyntherError, ValueError):
-    """A file or folder that is absent, truncated, foreign or of an unknown kind."""
+    """Raised for a file or folder that is missing, truncated, damaged or in an unknown format."""
 
 
 class ConfigError(SyntherError, ValueError):
-    """Options that contradict each other or lie outside their range."""
+    """Raised for options that contradict each other or are out of range."""
 
 
 class Failed(SyntherError):
-    """Work that could not be finished though nothing was wrong with it, such as that of a process that was killed."""
+    """Raised if correct work could not be finished, for example because a process was killed."""
 
 
 class Unwritable(Failed, OSError):
-    """A file or folder that cannot be written, because the disk is full or writing there is not allowed."""
+    """Raised for a file or folder that cannot be written, because the disk is full or permissions are missing."""
 
 
 class MissingExtra(SyntherError, ImportError):
-    """An optional library is needed for what was asked."""
+    """Raised if an optional library is needed and not installed. The message names the extra that installs it."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'synther[{extra}]'")

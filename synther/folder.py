@@ -1,4 +1,10 @@
-"""The folder of a run: who may work in it, what it is for, how its files are written and known again."""
+"""The folder of a run: locks, its description, and writing of small files.
+
+For example, `synther train --out run` must resume an interrupted run in the folder `run`. It must refuse a folder of a
+run with other options, a folder with other files, and a folder in which another process works. `RunFolder` does this.
+`run.json` describes the run and `result.json` holds its result. `written_once` does the same for a single output file.
+`key_of`, `differences` and `same` compare descriptions.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +28,29 @@ log = logging.getLogger(__name__)
 
 _LOCK = ".run.lock"
 _ADVICE = "choose an empty or a new folder"
+"""Advice at the end of an error about a folder with other files."""
 ANOTHER = "choose another --out, or remove the folder"
+"""Advice at the end of an error about a folder of another run."""
 _SHORT, _FEW = 60, 4
-"""Characters of a difference that is worth to be shown, and how many of them."""
+"""An error message shows at most `_FEW` differences of an option, each with at most `_SHORT` characters."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """That a run may be asked to do more than before, and then goes on where it ended."""
+    """Allows a finished run to be extended: with a larger number in its description it continues where it ended."""
 
     of: str
-    """The number that may grow, as the description names it: steps."""
+    """Key of this number in the description, such as `steps`."""
     hindrance: Callable[[int], str] = lambda before: ""
-    """Why a run of so many cannot go on; empty where it can."""
+    """Function of the old number. It returns why such a run cannot be extended, or "" if it can."""
 
 
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Nobody else who asks for it writes to `path` meanwhile, however the process ends.
+    """Hold a lock on `path`, so that no other process with `only_writer(path)` writes to it.
 
-    A folder that was made for it is removed if nothing was written.
+    The lock ends with the process, also if the process is killed. If the parent folder is new and nothing was written
+    to it, it is removed.
     """
     new = not path.parent.exists()
     with ExitStack() as held:
@@ -63,10 +72,11 @@ def _remove_empty(folder: Path | None) -> None:
 
 @contextmanager
 def written_once(path: Path, made: Mapping[str, Any]) -> Iterator[bool]:
-    """The only writer of a new file at `path`; yields whether it has to be written.
+    """Lock the new file `path`, and yield True if it must be written, or False if the same command has written it.
 
-    It has not, if the same command has written it before: `made` says how, and is noted beside the file. The note is
-    older than the file, so that no moment is left in which a killed command could not be told from another one.
+    `made` describes the command. A hash of it is stored in a hidden file beside `path`. The hash is written before the
+    file itself, so that even a command that is killed in between is recognised when it is repeated. A file that another
+    command has written is an error.
     """
     note = path.with_name(f".{path.name}.made")
     with only_writer(path):
@@ -82,15 +92,16 @@ def written_once(path: Path, made: Mapping[str, Any]) -> Iterator[bool]:
         if not note.exists() or read_object(note).get("made") != key:
             check_new(path)
         log.info("%s is finished already", path)
-        shutil.rmtree(partial_folder(path), ignore_errors=True)  # of a command that was killed right before its end
+        shutil.rmtree(partial_folder(path), ignore_errors=True)  # left behind if the command was killed at its end
         yield False
 
 
 class RunFolder:
-    """A folder that belongs to one run. `run.json` describes the run, `result.json` says what came of it.
+    """A folder that belongs to one run. `run.json` describes the run, and `result.json` holds its result.
 
-    A folder of another run is refused, and so is one that another process works in. A run that may grow goes on with
-    more of the same. The lock lies in the folder, which may be all that can be written to; those of engines lie beside.
+    A folder of another run is refused, and so is a folder in which another process works. A run with a `growth` can be
+    extended. The lock is a file in the folder, because the folder may be the only place with write access. Locks of
+    engines are files beside the folder.
     """
 
     def __init__(self, path: Path, *, growth: Growth | None = None, advice: str = ANOTHER) -> None:
@@ -99,13 +110,14 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
+        """Whether the folder already has a `run.json`."""
         return self.run.exists()
 
     @contextmanager
     def work(self, description: dict[str, Any], finished: Callable[[], bool]) -> Iterator[bool]:
-        """Claim the folder, and hold its lock for as long as there is work to do; yields whether there is.
+        """Claim the folder, and yield True if there is work to do. In this case the lock is held inside the block.
 
-        A run that is `finished` takes no lock, so that it can be read where nothing can be written.
+        If the run is `finished`, no lock is taken, so that the result can also be read from a read-only folder.
         """
         if finished():
             self.claim(description)
@@ -118,46 +130,50 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody else who asks for it works in the folder meanwhile, however the process ends."""
+        """Hold the lock of the folder. It ends with the process, also if the process is killed."""
         check_folder(self.path, _ADVICE)
         with ExitStack() as held:
             try:
                 held.enter_context(owned(self.path / _LOCK))
             except Owned as taken:
                 raise ConfigError(
-                    f"{taken.owner} is at work in {self.path}: wait until it is done, or choose another --out"
+                    f"{taken.owner} is working in {self.path}: wait until it is done, or choose another --out"
                 ) from None
             yield
 
     def claim(self, description: dict[str, Any]) -> None:
-        """Write down what the folder is for, or check that it is for this run, or for a shorter one."""
+        """Write `run.json`, or check that the existing one describes this run or a shorter one that may be extended."""
         new, longer = not self.begun, self.check(description)
         if new:
             write_object(self.run, description)
         elif longer:
             began = self.run.stat().st_mtime
             write_object(self.run, description)
-            os.utime(self.run, (began, began))  # from which the time of all that was measured is counted
+            os.utime(self.run, (began, began))  # the times of all measurements are counted from this time
 
     def check(self, description: dict[str, Any]) -> bool:
-        """Refuse a folder of another run, or of other files; True if it is of a shorter run."""
+        """Raise an error if the folder belongs to another run or contains other files.
+
+        Return True if it belongs to a shorter run that may be extended.
+        """
         if not self.begun:
             check_folder(self.path, _ADVICE)
             if self.path.exists() and next(self._files(), None) is not None:
-                raise ConfigError(f"{self.path} holds files of something else: {_ADVICE}")
+                raise ConfigError(f"{self.path} contains files that do not belong to this run: {_ADVICE}")
             return False
         found, wanted = self.description(), json.loads(json.dumps(description))
         apart = [key for key in wanted if not same(found.get(key), wanted[key])]
         growth = self.growth
-        longer = growth is not None and apart == [growth.of] and _less(found.get(growth.of), wanted[growth.of])
+        longer = growth is not None and apart == [growth.of] and _is_less(found.get(growth.of), wanted[growth.of])
         why = growth.hindrance(found[growth.of]) if growth is not None and longer else ""
         if apart and (why or not longer):
-            other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
-            raise ConfigError(f"{self.path} holds a run with another {other}{why and f', and {why}'}: {self.advice}")
+            other = ", ".join(f"{key}{_in_brackets(found.get(key), wanted[key])}" for key in apart)
+            raise ConfigError(f"{self.path} holds a run with other options: {other}{why and f'; {why}'}; {self.advice}")
         return longer
 
     def release(self) -> None:
-        """Take a claim back, with all that came of it. Only for who has made it, and holds the lock."""
+        """Undo a claim: delete everything in the folder. Only the process that made the claim may call this, while it
+        holds the lock."""
         for file in list(self._files()):
             if file.is_dir():
                 shutil.rmtree(file)
@@ -165,32 +181,37 @@ class RunFolder:
                 file.unlink()
 
     def description(self) -> dict[str, Any]:
-        """What the folder says it is for."""
+        """Return the description of the run, as read from `run.json`."""
         found: dict[str, Any] = read_object(self.run)
         return found
 
     def finish(self, content: dict[str, Any]) -> None:
-        """The run is over."""
+        """Write `result.json`, which marks the run as finished."""
         write_object(self.result, content)
 
     def _files(self) -> Iterator[Path]:
-        """What is in it but for locks and what a killed process left of its description."""
+        """Yield the files of the folder, without locks and temporary files of `run.json` from a killed process."""
         return (file for file in self.path.iterdir() if not file.name.startswith(".run."))
 
 
-def _less(found: Any, wanted: int) -> bool:
+def _is_less(found: Any, wanted: int) -> bool:
     return isinstance(found, int) and found < wanted
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two descriptions are equal. None is as if it were not said, so that an option may be new."""
+    """Return whether two descriptions are equal.
+
+    None counts as a missing entry, so that descriptions from before an option was added stay valid.
+    """
     return next(differences(found, wanted), None) is None
 
 
 @dataclass(frozen=True)
 class Difference:
+    """One entry in which two descriptions differ."""
+
     place: tuple[str, ...]
-    """The names that lead there: fit, steps."""
+    """The keys that lead to the entry, such as ("fit", "steps")."""
     found: Any
     wanted: Any
 
@@ -200,7 +221,7 @@ class Difference:
 
 
 def differences(found: Any, wanted: Any, *place: str) -> Iterator[Difference]:
-    """Where they are not."""
+    """Yield the entries in which two descriptions differ. None counts as a missing entry."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         for key in {**found, **wanted}:
             yield from differences(found.get(key), wanted.get(key), *place, key)
@@ -209,29 +230,33 @@ def differences(found: Any, wanted: Any, *place: str) -> Iterator[Difference]:
 
 
 def key_of(description: Mapping[str, Any]) -> str:
-    """The same for equal descriptions, short enough for the name of a folder."""
-    return hashlib.sha256(json.dumps(_said(description), sort_keys=True).encode()).hexdigest()[:16]
+    """Return a hash of a description with 16 characters, for the name of a folder. Entries that are None are
+    ignored."""
+    return hashlib.sha256(json.dumps(_without_none(description), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _said(description: Any) -> Any:
-    """Without what is None: an option may be new."""
+def _without_none(description: Any) -> Any:
+    """Remove entries that are None, so that the hash does not change when an option is added."""
     if not isinstance(description, Mapping):
         return description
-    return {name: _said(value) for name, value in description.items() if value is not None}
+    return {name: _without_none(value) for name, value in description.items() if value is not None}
 
 
-def _told(found: Any, wanted: Any) -> str:
-    """In brackets what is there and what was asked for, where that is short; of named options, those that differ."""
+def _in_brackets(found: Any, wanted: Any) -> str:
+    """Return the differences in brackets for an error message, such as " (fit.steps 5, not 7)".
+
+    Long differences are left out. Without any short one the text is empty.
+    """
     every = [
         f"{one.where} {json.dumps(one.found)}, not {json.dumps(one.wanted)}".strip()
         for one in differences(found, wanted)
     ]
-    told = [difference for difference in every if len(difference) <= _SHORT]
-    return f" ({'; '.join(told[:_FEW])}{'; ...' * (len(told) > _FEW)})" if told else ""
+    short = [difference for difference in every if len(difference) <= _SHORT]
+    return f" ({'; '.join(short[:_FEW])}{'; ...' * (len(short) > _FEW)})" if short else ""
 
 
 class Described(TypedDict, total=False):
-    """What the `run.json` of any run may say, as far as others than the run itself read it."""
+    """The entries of `run.json` that other code than the run itself reads, for all kinds of runs."""
 
     kind: str | None
     env_id: str | None
@@ -245,7 +270,7 @@ class Described(TypedDict, total=False):
 
 
 def read_object(path: Path, kind: Any = dict[str, Any]) -> Any:
-    """The JSON object in a file of ours, which must be of the `kind`: see `schema.checked`."""
+    """Read a JSON object that SynthER wrote, and check that it has the type `kind` (see `schema.checked`)."""
     try:
         return schema.read(path, Described if path.name == "run.json" else kind)
     except FormatError as error:
@@ -253,13 +278,13 @@ def read_object(path: Path, kind: Any = dict[str, Any]) -> Any:
 
 
 def write_object(path: Path, content: dict[str, Any]) -> None:
-    """A JSON object as a file, whole or not at all."""
+    """Write a JSON object to a file. The file appears only when it is complete."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def append_line(path: Path, line: str) -> None:
-    """At the end of a file, on the disk before anything builds on it."""
+    """Append `line` to a file, and wait until it is on the disk."""
     with writing_to(path), path.open("a") as file:
         file.write(line)
         file.flush()
@@ -267,6 +292,6 @@ def append_line(path: Path, line: str) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """By what a file is known again."""
+    """Return the SHA-256 hash of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

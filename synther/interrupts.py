@@ -1,4 +1,4 @@
-"""SIGTERM, which schedulers and service managers send, does what Ctrl-C does."""
+"""Handle SIGTERM, which schedulers and service managers send, like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """A KeyboardInterrupt at the first SIGTERM, wherever this process is. Only the main thread can ask for that."""
+    """Raise a KeyboardInterrupt inside the block when the process gets its first SIGTERM.
+
+    Works only in the main thread. In other threads it does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -22,13 +25,17 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 def interrupt_once(*given: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop the cleaning up
+    """Handle a signal: raise a KeyboardInterrupt, and ignore any further SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM would interrupt the clean-up
     raise KeyboardInterrupt
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let both signals wait until the end of the block. Only the main thread is ever interrupted."""
+    """Delay SIGINT and SIGTERM until the end of the block.
+
+    Does nothing outside the main thread, because Python only interrupts the main thread.
+    """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if None in handlers.values() or threading.current_thread() is not threading.main_thread():
         yield

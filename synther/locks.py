@@ -1,4 +1,5 @@
-"""Who works on something: a lock that ends with its owner's process, however that ends."""
+"""Lock files that tell which process works on something. A lock ends with its process, even if the process is
+killed."""
 
 from __future__ import annotations
 
@@ -19,22 +20,22 @@ from synther.errors import SyntherError
 log = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""Errors of file systems that have none."""
+"""Error numbers of file systems that do not support locks."""
 
 
 class Owned(SyntherError):
-    """Somebody else works on it."""
+    """Raised if another process holds the lock."""
 
     def __init__(self, lock: Path, owner: str) -> None:
         self.owner = owner
-        super().__init__(f"{owner} works on it, says {lock}: wait until it is done, or stop it")
+        super().__init__(f"{owner} is working on it (lock file {lock}): wait until it is done, or stop it")
 
 
 @contextmanager
 def owned(lock: Path, *, patience: float = 0.0) -> Iterator[str]:
-    """Own the file `lock` and what it stands for, or wait `patience` seconds for it and raise `Owned`.
+    """Hold the lock file `lock` inside the block. Wait at most `patience` seconds for it, then raise `Owned`.
 
-    Yields the text that marks the file as owned by this process and by no other.
+    Yields the text in the lock file, which is different for every lock of every process.
     """
     with writing_to(lock.parent, every=False):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -45,21 +46,22 @@ def owned(lock: Path, *, patience: float = 0.0) -> Iterator[str]:
         os.write(handle, text.encode())
         yield text
     finally:
-        lock.unlink(missing_ok=True)  # still owned: a process that has opened it finds it gone and opens another
+        lock.unlink(missing_ok=True)  # before the lock is released: a waiting process notices it and opens a new file
         os.close(handle)
 
 
 def driver_lock(folder: Path) -> Path:
-    """The lock of the process that starts and watches the run in `folder`."""
+    """Return the lock file of the process that starts and watches the run in `folder`."""
     return folder.with_name(f".{folder.name}.lock")
 
 
 def worker_lock(folder: Path) -> Path:
-    """The lock of the process that does the work, which may outlive a driver that was killed."""
+    """Return the lock file of the process that executes the run. It may live longer than a driver that was killed."""
     return folder.with_name(f".{folder.name}.worker.lock")
 
 
 def _acquire(lock: Path, until: float) -> int:
+    """Return the handle of the locked file. Try again until the time `until`, then raise `Owned`."""
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -77,11 +79,12 @@ def _acquire(lock: Path, until: float) -> int:
             if error.errno not in _NO_LOCKS:
                 os.close(handle)
                 raise
-            log.warning("the file system of %s has no locks: make sure that no other process works there", lock)
+            log.warning("the file system of %s has no locks: make sure that no other process writes there", lock)
             return handle
 
 
 def _is(lock: Path, handle: int) -> bool:
+    """Return whether `handle` is the file that `lock` names now. Its last owner may have removed it in between."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(lock))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What every table of results states about where it comes from."""
+"""The origin of results: version, commit, machine and libraries. Every table of results states it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synther import __version__, compute
 
 
 def origin(device: torch.device) -> dict[str, str]:
-    """Version, commit (where this is a checkout), machine and libraries, each in words."""
+    """Return version and commit, machine, and versions of Python and PyTorch, as text for people."""
     gpu = f", {compute.describe(device)}" if device.type == "cuda" else ""
     return {
         "synther": " ".join(part for part in (__version__, _commit()) if part),
@@ -23,13 +23,16 @@ def origin(device: torch.device) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """As `SYNTHER_COMMIT` says, for a copy without its history, or as git does."""
-    here = Path(__file__).resolve().parents[1]
-    told = os.environ.get("SYNTHER_COMMIT", "")
-    if told or not (here / ".git").exists():
-        return told
+    """Return the commit, or "" if it is unknown.
+
+    It is the environment variable `SYNTHER_COMMIT` if that is set (for a copy without .git), or the answer of git.
+    """
+    root = Path(__file__).resolve().parents[1]
+    given = os.environ.get("SYNTHER_COMMIT", "")
+    if given or not (root / ".git").exists():
+        return given
     try:
-        command = ["git", "-C", str(here), "describe", "--always", "--dirty"]
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return ""

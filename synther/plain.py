@@ -1,4 +1,4 @@
-"""Options as plain numbers and flags of Python, whatever library they come from, and checks of their values."""
+"""Convert options to plain Python numbers and booleans (for example from NumPy scalars), and check their values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ _KINDS: dict[str, tuple[type, tuple[type, ...], str]] = {
     "float": (float, (int, float), "a number"),
     "bool": (bool, (bool,), "True or False"),
 }
+"""For each annotation: the Python type, the types that are accepted, and the words for an error message."""
 
 
 def make_plain(config: Any, part: str) -> None:
-    """Numbers and flags of a `part` of the settings, of whatever library they are, become those of Python."""
+    """Convert the numbers and booleans of a dataclass to plain Python values, in place.
+
+    `part` is the name of this part of the settings in error messages.
+    """
     for option in fields(config):
         kind, _, optional = str(option.type).partition(" | ")
         value = getattr(config, option.name)
@@ -27,7 +31,7 @@ def make_plain(config: Any, part: str) -> None:
             continue
         own, taken, what = _KINDS[kind]
         plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
-        if own is int and isinstance(plain, float) and plain.is_integer():  # 1e5
+        if own is int and isinstance(plain, float) and plain.is_integer():  # accepts 1e5 as a whole number
             plain = int(plain)
         if not isinstance(plain, taken) or isinstance(plain, bool) != (own is bool) or plain != plain:
             raise ConfigError(f"{part}.{option.name} must be {what}, got {value!r}")
@@ -35,31 +39,36 @@ def make_plain(config: Any, part: str) -> None:
 
 
 def whole_seed(seed: Any, name: str = "a seed") -> int:
-    """As an int of Python; refuse what no random numbers can be drawn from."""
+    """Return `seed` as a Python int, or raise an error if it is not a whole number of at least 0."""
     if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ConfigError(f"{name} must be a whole number and at least 0, got {seed!r}")
+        raise ConfigError(f"{name} must be a whole number of at least 0, got {seed!r}")
     return int(seed)
 
 
 def check_least(config: Any, **numbers: int) -> None:
-    """Refuse options of `config` that are no whole number, or below the one given for them here; None is neither."""
+    """Raise an error if an option of `config` is not a whole number, or below the minimum given here for its name.
+
+    None is always accepted.
+    """
     for name, least in numbers.items():
         value = getattr(config, name)
         if value is None:
             continue
         if not isinstance(value, int):
-            raise ConfigError(f"{name} must be a whole number, an int of Python, got {value!r}")
+            raise ConfigError(f"{name} must be a whole number (a Python int), got {value!r}")
         if value < least:
             raise ConfigError(f"{name} must be at least {least}, got {value}")
 
 
 def check_one_of(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise an error if `name` is not among `known`. `what` says in the message what it is a name of."""
     if name not in (names := list(known)):
         raise ConfigError(f"unknown {what} {name!r}: expected one of {', '.join(names)}")
 
 
 def with_options(algorithm: str, default: Any, options: Mapping[str, Any], *fixed: str) -> Any:
-    """The config `default` of an algorithm with other options. It may have options that are `fixed`."""
+    """Return the config `default` of an algorithm with `options` changed. Options named in `fixed` cannot be
+    changed."""
     names = [option.name for option in fields(default) if option.init and option.name not in fixed]
     for option in options:
         if option not in names:
@@ -68,8 +77,10 @@ def with_options(algorithm: str, default: Any, options: Mapping[str, Any], *fixe
 
 
 def check_env_options(options: Mapping[str, Any]) -> None:
-    """They are part of what a run writes down of itself."""
+    """Raise an error if the options of an environment cannot be stored as JSON, in the description of a run."""
     try:
         json.dumps(options)
     except (TypeError, ValueError):
-        raise ConfigError(f"env_options must be what JSON can hold, got {options}") from None
+        raise ConfigError(
+            f"env_options must contain only values that JSON can store (numbers, text, lists ...), got {options}"
+        ) from None

@@ -1,7 +1,7 @@
-"""Things that are chosen by name, open to other packages: samplers, storage formats, metrics and data sets.
+"""Registries of objects that are chosen by name: samplers, storage formats, metrics, data sets. Packages can add more.
 
-A name stands for what was registered under it by a call, or for an entry point of an installed package. A name read
-from a file can therefore choose among these, and never imports anything else.
+An object is registered by a call, or by an entry point of an installed package. A name that is read from a file can
+only choose among these objects, and never imports anything else.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class Registry(Generic[T]):
-    """Things of one `kind`, such as "sampler", by name.
+    """Objects of one `kind` (a word for error messages, such as "sampler") by name.
+
+    An object is registered with a call:
 
         SAMPLERS.register("mine", Sampler(my_function))
 
-    Or without any call, in the pyproject.toml of an installed package, where `group` is "synther.samplers":
+    Or without a call, in the pyproject.toml of an installed package. Here `group` is "synther.samplers":
 
         [project.entry-points."synther.samplers"]
         mine = "my_package.my_module:MY_SAMPLER"
@@ -37,31 +39,34 @@ class Registry(Generic[T]):
             self.register(name, thing)
 
     def register(self, name: str, thing: T) -> T:
-        """Make `thing` known as `name`, which must be new."""
+        """Register `thing` as `name`, which must be new, and return it."""
         if name in self._known:
             raise ConfigError(f"{self.kind} {name!r} is registered already: choose another name, or remove() it first")
         self._known[name] = self._checked(name, thing)
         return thing
 
     def remove(self, name: str) -> None:
-        """Forget what was registered as `name`."""
+        """Remove `name` from the registry, if it is registered."""
         self._known.pop(name, None)
 
     def names(self) -> list[str]:
-        """All known names: registered ones in their order, then those of installed packages."""
+        """Return all known names: registered names in their order, then the names of installed packages."""
         return list(dict.fromkeys([*self._known, *sorted(self._installed())]))
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is known, without importing anything."""
+        """Return whether the name is known, without importing anything."""
         return isinstance(name, str) and (name in self._known or name in self._installed())
 
     def check(self, name: Any, option: str | None = None) -> None:
-        """Refuse an unknown name, without importing anything; `option` is where the name comes from."""
+        """Raise an error if `name` is unknown, without importing anything.
+
+        `option` is the name of the option in the error message. By default it is the kind.
+        """
         if name not in self:
             raise ConfigError(f"{option or self.kind} must be one of {', '.join(self.names())}, got {name!r}")
 
     def get(self, name: str) -> T:
-        """What `name` stands for. An entry point is imported when it is first asked for."""
+        """Return the object registered as `name`. An entry point is imported when it is first used."""
         self.check(name)
         if name not in self._known:
             entry = self._installed()[name]
@@ -73,9 +78,10 @@ class Registry(Generic[T]):
         return self._known[name]
 
     def items(self) -> Iterator[tuple[str, T]]:
-        """Everything, in the order of `names`: whoever stops early imports no more than was needed.
+        """Yield all names and objects, in the order of `names`.
 
-        An entry point that cannot be loaded is logged and left out.
+        Entry points are imported one by one during the iteration. If one cannot be loaded, a warning is logged and it
+        is skipped.
         """
         yield from list(self._known.items())
         for name in self.names():
@@ -98,5 +104,5 @@ class Registry(Generic[T]):
 
 @lru_cache(maxsize=64)
 def _entry_points(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """Those of all packages on the `path`. Names are asked for often, and reading the files of all packages is slow."""
+    """Return the entry points of a group, of all packages on `path`. Cached, because reading all packages is slow."""
     return entry_points(group=group)

@@ -1,7 +1,9 @@
-"""What files say about themselves, checked before anything is built from it or shown: JSON, sizes, names.
+"""Check metadata of files before it is used: JSON, declared sizes, and names.
 
-Files may come from strangers. So all metadata and all JSON files pass through here. They are compared with type
-annotations: a value of another type is a `FormatError` that names its place, not an error of the code that uses it.
+Files may come from strangers, so all metadata and all JSON files pass through this module. JSON is compared with type
+annotations (`checked`). A value of another type raises a `FormatError` that names its place, instead of an error in the
+code that uses the value later. `check_size` refuses files that declare huge arrays, and `printable` escapes names
+before they are printed.
 """
 
 from __future__ import annotations
@@ -19,42 +21,48 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 from synther.errors import FormatError, SyntherError
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
+"""The types of plain JSON values, as error messages call them."""
 
 
 _FREE = 64 << 20
-"""Bytes of memory that any file may ask for."""
+"""Bytes of memory that a file of any size may declare."""
 _MOST = 200
-"""Times its own size that a larger file may ask for. Compressed rows seldom take less than a tenth of their memory."""
+"""A file may declare arrays of at most this many times its own size, if they are larger than `_FREE`.
+
+Compressed rows rarely take less than a tenth of their size in memory.
+"""
 
 
 def check_size(declared: int, stored: int, times: int = _MOST) -> None:
-    """Refuse arrays of so many `declared` bytes from a file of so many `stored` ones, before memory is taken for them.
+    """Raise an error if a file of `stored` bytes declares arrays of too many bytes, before memory is allocated for
+    them.
 
-    A small file can declare any size: by a header that is wrong, fill values of HDF5, or content that compresses well.
+    `times` is the largest allowed ratio of the two. A small file can declare any size: with a wrong header, with fill
+    values of HDF5, or with content that compresses well.
     """
     if declared > max(_FREE, times * stored):
         raise FormatError(
-            f"the file has {stored:,} bytes and declares arrays of {declared:,}, over {times} times as many, which is "
-            "taken for damage or an attack. If the data really compresses that well, write it without compression"
+            f"the file has {stored:,} bytes but declares arrays of {declared:,}, more than {times} times as many. It "
+            "is probably damaged or malicious. If the data really compresses so well, write it without compression"
         )
 
 
 def printable(text: str) -> str:
-    """`text` with control characters escaped, which could move the cursor of a terminal or fake a line of output."""
+    """Escape control characters in `text`, because they could move the cursor of a terminal or fake lines of output."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
 
 
 def parse(text: str | bytes, kind: Any, name: str) -> Any:
-    """The JSON value in `text`, as `checked`; `name` says where it comes from."""
+    """Parse JSON and check its type with `checked`. `name` says in errors where the text comes from."""
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:  # nested too deeply
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise FormatError(f"{name} is not valid JSON ({error})") from None
     return checked(found, kind, name)
 
 
 def read(path: Path, kind: Any = dict[str, Any]) -> Any:
-    """The JSON value in the file `path`, as `checked`."""
+    """Read a JSON file and check its type with `checked`."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -63,11 +71,12 @@ def read(path: Path, kind: Any = dict[str, Any]) -> Any:
 
 
 def checked(value: Any, kind: Any, name: str) -> Any:
-    """`value`, which came from JSON, if it is of the `kind`, a type annotation; else a `FormatError` about `name`.
+    """Return `value`, which was parsed from JSON, if it matches `kind`. Otherwise raise a `FormatError` about `name`.
 
-    A kind is bool, int, float (any number but NaN), str, None, Any, Literal, a union, list, tuple, dict with keys of
-    text, a TypedDict or a dataclass. Lists become tuples where a tuple is expected, and objects become dataclasses,
-    whose own errors are passed on with the name. Entries that a TypedDict does not name are kept as they are.
+    `kind` is a type annotation: bool, int, float (any number except NaN), str, None, Any, Literal, a union, list,
+    tuple, dict with text keys, a TypedDict or a dataclass. Lists are converted to tuples where a tuple is expected, and
+    objects to dataclasses. If a dataclass raises an error, the error is passed on with `name`. Entries that a TypedDict
+    does not name are returned unchanged.
     """
     origin = get_origin(kind)
     if kind is Any:
@@ -88,7 +97,7 @@ def checked(value: Any, kind: Any, name: str) -> Any:
 
 
 def finite(values: tuple[float, ...], name: str) -> tuple[float, ...]:
-    """`values`, if none of them is infinite."""
+    """Return `values`, or raise a `FormatError` if one of them is infinite or NaN."""
     for place, value in enumerate(values):
         if not math.isfinite(value):
             raise FormatError(f"{name}[{place}] is {value}: expected a finite number")
@@ -96,6 +105,7 @@ def finite(values: tuple[float, ...], name: str) -> tuple[float, ...]:
 
 
 def _plain(value: Any, kind: type, name: str) -> Any:
+    """Check a boolean, number, text or null. A whole number is accepted as a float, but NaN is not."""
     if kind is float and type(value) is int:
         try:
             return float(value)
@@ -107,13 +117,13 @@ def _plain(value: Any, kind: type, name: str) -> Any:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
-    """By the first kind that fits. The error is that of the only one which is not None."""
+    """Check `value` against the types of a union, and return it as the first type that matches."""
     if value is None and NoneType in kinds:
         return None
     others = [kind for kind in kinds if kind is not NoneType]
     if len(others) == 1:
         return checked(value, others[0], name)
-    if type(value) in others:  # a whole number may be one, though it is a number too
+    if type(value) in others:  # prefer the exact type: for int | float, 1 stays an int
         return checked(value, type(value), name)
     for kind in others:
         try:
@@ -124,19 +134,21 @@ def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
 
 
 def _sequence(value: Any, origin: type, kinds: tuple[Any, ...], name: str) -> Any:
+    """Check a list, and return it as `origin`, which is list or tuple. `kinds` are the types of its items."""
     if not isinstance(value, list | tuple):
         raise _wrong(value, "a list", name)
     if origin is list or kinds[1:] == (...,):
         if kinds[0] is float and all(type(one) is float and one == one for one in value):
-            return origin(value)  # at once: the curves of a model have thousands of numbers
+            return origin(value)  # a fast path, because the loss curves of a model have thousands of numbers
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
-        raise _wrong(value, f"a list of {len(kinds)}", name)
+        raise _wrong(value, f"a list of {len(kinds)} items", name)
     pairs = enumerate(zip(value, kinds, strict=True))
     return origin(checked(one, kind, f"{name}[{place}]") for place, (one, kind) in pairs)
 
 
 def _object(value: Any, kind: Any, name: str) -> Any:
+    """Check a JSON object, and return it as a dict or as the dataclass `kind`."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _wrong(value, "an object", name)
     if get_origin(kind) is dict or kind is dict:
@@ -160,11 +172,11 @@ def _object(value: Any, kind: Any, name: str) -> Any:
 
 @cache
 def _entries(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The kind of each entry of an object, and the names of required entries."""
+    """Return the type of each entry of a TypedDict or dataclass, and the names of the required entries."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
         kinds = {key: get_args(one)[0] if get_origin(one) is NotRequired else one for key, one in hints.items()}
-        # Not from __required_keys__, which knows nothing of annotations that are text.
+        # __required_keys__ cannot be used: it ignores NotRequired in annotations that are strings.
         needed = [key for key, one in hints.items() if kind.__total__ and get_origin(one) is not NotRequired]
         return kinds, tuple(needed)
     own = [field for field in fields(kind) if field.init]
@@ -173,6 +185,7 @@ def _entries(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _described(kind: Any) -> str:
+    """Return the name of a type for an error message."""
     return _NAMES.get(kind) or ("a list" if get_origin(kind) in (list, tuple) else "an object")
 
 

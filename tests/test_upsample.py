@@ -61,7 +61,7 @@ def test_a_student_that_draws_the_rows_is_announced(tmp_path, caplog):
     caplog.set_level("INFO")
     run(tmp_path / "run", synthesizer=model(distill={"calls": 2, "steps": 2, "rows": 512}), samples=10)
     (told,) = [message for message in caplog.messages if message.startswith("sampling")]
-    assert "2 network calls a row" in told
+    assert "2 network calls per row" in told
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_student_that_draws_the_rows_is_announced(tmp_path, caplog):
 )
 def test_other_options_are_refused(done, change, named):
     before = content(done.model.parent)
-    with pytest.raises(ConfigError, match=f"another {named}.*--out"):
+    with pytest.raises(ConfigError, match=f"other options: {named}.*--out"):
         run(done.model.parent, **change)
     assert content(done.model.parent) == before
 

@@ -37,6 +37,6 @@ def test_a_table_for_a_person_and_one_for_a_machine(synther, data, tmp_path, tin
 def test_other_refusals(synther, refused, data, tmp_path, monkeypatch):
     command = ("compare", data, "--generators", "additive", "--samples", "120")
     assert synther(*command, "--out", tmp_path / "run").code == 0
-    assert "another data" in refused(*command, "--out", tmp_path / "run", "--fraction", "0.5")
+    assert "other options: data" in refused(*command, "--out", tmp_path / "run", "--fraction", "0.5")
     monkeypatch.setitem(sys.modules, "ctgan", None)
     assert "synther[tabular]" in refused("compare", data, "--out", tmp_path / "new", *QUICK)

@@ -58,7 +58,7 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(run, tiny, tmp_path):
     assert (found["env"], found["agent"], found["env_steps"]) == ("Pendulum-v1", "sac_synther", 24)
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (described["agent"]["utd"], described["upsampling"]["samples"]) == (2, 20)
-    with pytest.raises(ConfigError, match="another agent"):
+    with pytest.raises(ConfigError, match="other options: agent"):
         run(*command, "--utd", "3", "--quiet")
 
 

@@ -78,7 +78,7 @@ def test_run_and_table(paper, tmp_path):
     assert (out / "curves" / "hopper-bc.png").exists()
     code, text, _ = paper("run", "example", "--out", out, "--seeds", "1", "--only", "hopper", "--quiet")
     assert code == 2
-    assert "holds a run with another seeds (" in text
+    assert "holds a run with other options: seeds (" in text
 
 
 def test_runs_at_the_same_time(paper, tmp_path, monkeypatch, caplog):

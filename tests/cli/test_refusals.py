@@ -77,7 +77,7 @@ FITTING = {
     f"fit good.npz {FIT} --seed -1": "--seed",
     f"fit good.npz {FIT} --data.scaling rewards quantile": "unknown name 'rewards'",
     "upsample good.npz --out run --samples 0": "at least 1",
-    "upsample good.npz --out taken": "taken holds files of something else",
+    "upsample good.npz --out taken": "taken contains files that do not belong to this run",
     "upsample good.npz --out good.npz": "good.npz is a file",
     "upsample one.npz --out run": "cannot be fitted on 1 row",
 }

@@ -294,7 +294,7 @@ class TestUpsample:
         assert (again.code, again.err, again.json["real_rows"], again.json["samples"]) == (0, "", 300, 600)
         assert again.json["files"]["data"] == str(folder / "synthetic.hdf5")
         assert 0 <= again.json["marginal"] <= 1
-        assert "another samples" in refused(*command, 700)
+        assert "other options: samples" in refused(*command, 700)
 
 
 class TestInspect:

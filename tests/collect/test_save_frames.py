@@ -160,7 +160,7 @@ def test_parts_of_something_else_are_refused(counted, changed, says):
     before = {file.name: file.read_bytes() for file in PARTIAL.iterdir()}
     assert sorted(before) == ["000000.hdf5", "000001.hdf5", "run.json"]
     counted.starts = 0
-    with pytest.raises(ConfigError, match=rf"frames\.hdf5\.partial .*another {says}"):
+    with pytest.raises(ConfigError, match=rf"frames\.hdf5\.partial .*other options: {says}"):
         kept(**changed)
     assert counted.starts == 0
     assert {file.name: file.read_bytes() for file in PARTIAL.iterdir()} == before

@@ -172,7 +172,7 @@ def test_stopped_anywhere_it_goes_on(done, name, phases, tmp_path):
 )
 def test_other_options_are_refused(copy, change, where, named):
     before = files(copy)
-    with pytest.raises(ConfigError, match=f"{where} .*another {named}.*--out"):
+    with pytest.raises(ConfigError, match=f"{where} .*other options: {named}.*--out"):
         run(copy, **change)
     assert files(copy) == before
 
@@ -190,7 +190,7 @@ def test_what_cannot_succeed_does_not_begin(change, text, tmp_path):
         run(tmp_path / "run", **change)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(ConfigError, match="holds files of something else"):
+    with pytest.raises(ConfigError, match="contains files that do not belong to this run"):
         run(tmp_path)
     assert files(tmp_path) == {"thesis.tex": b"mine"}
 
@@ -210,7 +210,7 @@ def test_a_simulator_judges_where_there_is_one(tmp_path, monkeypatch):
     real, additive, dynamics = run(tmp_path / "a", "additive,dynamics", rows=swings())
     assert real.dynamics < 1e-10 < dynamics.dynamics < additive.dynamics
     assert "simulator: Pendulum-v1" in (tmp_path / "a" / "comparison.md").read_text()
-    with pytest.raises(ConfigError, match="another simulator"):
+    with pytest.raises(ConfigError, match="other options: simulator"):
         run(tmp_path / "a", "additive", replace(PLAN, simulator=False), rows=swings())
     nobody = run(tmp_path / "b", "additive", replace(PLAN, simulator=False), rows=swings())
     assert [row.dynamics for row in nobody] == [None, None]

@@ -176,7 +176,7 @@ def test_extended_and_stopped_it_equals_a_run_that_was_as_long_from_the_start(na
     assert (tmp_path / "run" / "result.json").read_text() == before  # which it has still
     kind.run(tmp_path / "run", **kind.longer)
     assert kind.same(tmp_path / "at once", tmp_path / "run")
-    with pytest.raises(ConfigError, match=f"another {next(iter(kind.longer))}"):
+    with pytest.raises(ConfigError, match=f"other options: {next(iter(kind.longer))}"):
         kind.run(tmp_path / "run")
 
 
@@ -184,13 +184,13 @@ def test_a_finished_run_changes_nothing_and_other_options_are_refused(kind, fini
     folder, _ = finished(kind)
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     kind.run(folder)
-    with pytest.raises(ConfigError, match=f"another {next(iter(kind.other))}"):
+    with pytest.raises(ConfigError, match=f"other options: {next(iter(kind.other))}"):
         kind.run(folder, **kind.other)
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
 def test_a_folder_that_another_process_works_in_is_refused_unless_the_run_is_finished(kind, finished, tmp_path):
-    with RunFolder(tmp_path / "run").lock(), pytest.raises(ConfigError, match="is at work in"):
+    with RunFolder(tmp_path / "run").lock(), pytest.raises(ConfigError, match="is working in"):
         kind.run(tmp_path / "run")
     with RunFolder(finished(kind)[0]).lock():
         kind.run(finished(kind)[0])

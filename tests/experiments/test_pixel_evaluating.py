@@ -45,7 +45,7 @@ def test_it_becomes_the_result(copied, playing):
         assert final.scores[member] == pytest.approx(mean / 10)
     assert json.loads((copied / "result.json").read_text()) == json.loads(json.dumps(result.to_json()))
     assert result.origin["environment"] == f"{ENV_ID}, 2 episodes of each seed, every action 2 times"
-    with RunFolder(copied).lock(), pytest.raises(ConfigError, match="at work in"):
+    with RunFolder(copied).lock(), pytest.raises(ConfigError, match="is working in"):
         evaluate(copied, episodes=3, progress=False)
 
 

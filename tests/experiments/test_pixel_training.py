@@ -80,7 +80,7 @@ class TestStageOne:
 
 class TestLatents:
     def test_a_file_for_each_seed(self, run, latents, tmp_path):
-        with RunFolder(tmp_path / "latents").lock(), pytest.raises(ConfigError, match="at work in"):
+        with RunFolder(tmp_path / "latents").lock(), pytest.raises(ConfigError, match="is working in"):
             encode_to(run, frames(), tmp_path / "latents", shifts=1, device="cpu", progress=False)
         written = encode_to(run, frames(), tmp_path / "latents", shifts=1, device="cpu", progress=False)
         assert [file.name for file in written] == ["seed-3.npz", "seed-4.npz"]
@@ -90,7 +90,7 @@ class TestLatents:
         features, sources = stored(tmp_path / "latents", identity(run))
         assert features == "both"
         assert sources[1].rows(None, Silent()).equals(latents[1])
-        with pytest.raises(ConfigError, match="another features"):
+        with pytest.raises(ConfigError, match="other options: features"):
             encode_to(run, frames(), tmp_path / "latents", features="actor", shifts=1, device="cpu", progress=False)
 
     def test_of_other_agents_they_are_refused(self, run, tmp_path):
@@ -160,7 +160,7 @@ class TestLatents:
     def test_upsampled_in_one_go(self, run, tmp_path):
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
         given = (tmp_path / "latents", tmp_path / "synthetic", SETTINGS, 20)
-        with RunFolder(tmp_path / "synthetic").lock(), pytest.raises(ConfigError, match="at work in"):
+        with RunFolder(tmp_path / "synthetic").lock(), pytest.raises(ConfigError, match="is working in"):
             upsample(*given, device="cpu", progress=False)
         with pytest.raises(Stopped):
             upsample(*given, device="cpu", progress=Watch(reports=4))
@@ -170,7 +170,7 @@ class TestLatents:
         assert not read(written[0]).equals(read(written[1]))
         features, _ = stored(tmp_path / "synthetic", identity(run))
         assert features == "both"
-        with pytest.raises(ConfigError, match="another samples"):
+        with pytest.raises(ConfigError, match="other options: samples"):
             upsample(*given[:3], 21, device="cpu", progress=False)
         with pytest.raises(ConfigError, match="holds no latents"):
             upsample(run, tmp_path / "more", SETTINGS, 20, progress=False)
@@ -210,7 +210,7 @@ class TestStageTwo:
         self.retrain(run, latents, tmp_path / "real")
         heads = [load_file(tmp_path / name / "policy.safetensors")["actor"] for name in ("mixed", "frozen", "real")]
         assert (heads[0] - heads[2]).norm() < (heads[1] - heads[2]).norm()
-        with pytest.raises(ConfigError, match="another ratio"):
+        with pytest.raises(ConfigError, match="other options: ratio"):
             retrain_to(PLAN, run, [Given(rows) for rows in frozen], tmp_path / "mixed", **{**mixed, "ratio": 0.5})
         with pytest.raises(ConfigError, match="ratio"):
             retrain_to(PLAN, run, real, tmp_path / "none", **{**mixed, "ratio": 1.5})
@@ -260,11 +260,11 @@ class TestStageTwo:
         assert self.retrain(run, latents, tmp_path / "heads").updates == 12  # nothing was left that would refuse it
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "notes").write_text("mine")
-        with pytest.raises(ConfigError, match="holds files of something else"):
+        with pytest.raises(ConfigError, match="contains files that do not belong to this run"):
             self.retrain(run, latents, tmp_path / "mine", features="actor")
         assert (tmp_path / "mine" / "notes").read_text() == "mine"
         self.retrain(run, latents, tmp_path / "more")
-        with pytest.raises(ConfigError, match="another rows"):
+        with pytest.raises(ConfigError, match="other options: rows"):
             self.retrain(run, [latents[1], latents[0]], tmp_path / "more")
         with pytest.raises(ConfigError, match="expected the --out of `synther pixels train`"):
             self.retrain(tmp_path / "more", latents, tmp_path / "again")

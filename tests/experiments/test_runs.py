@@ -106,7 +106,7 @@ def test_all_arms_train_together_on_a_share_of_the_rows_and_once(tmp_path, place
     (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
     assert (outcome.error, outcome.was_done) == (None, True)
     refused = execute(RUN.changed(ChangeOptions(updates=5)), tmp_path, place)
-    assert "another updates" in str(refused)
+    assert "other options: updates" in str(refused)
 
 
 def test_algorithms_share_the_generator_and_a_kill_loses_no_fit(tmp_path, place, monkeypatch):

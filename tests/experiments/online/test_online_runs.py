@@ -60,7 +60,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "RowActing", pytest.fail)
     assert [outcome.was_done for outcome in execute([RUN, REDQ], tmp_path)] == [True, True]
     (refused,) = execute([RUN.changed(ChangeOptions(updates=40))], tmp_path)
-    assert "holds a run with another steps (" in str(refused.error)
+    assert "holds a run with other options: steps (" in str(refused.error)
 
 
 def test_what_cannot_be_run_leaves_no_folder_and_stops_nobody_else(tmp_path):
