@@ -1,4 +1,4 @@
-"""Whether anybody could tell real from synthetic rows: a small network tries."""
+"""Classifier two-sample test: measure how well a small network separates real from synthetic rows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Array = NDArray[Any]
 
 
 def auc(lower: Array, higher: Array) -> float:
-    """Probability that a score of `higher` (m,) exceeds one of `lower` (n,), ties counting half: the area under the
-    curve of true against false positives.
+    """Return the area under the ROC curve: the probability that a score of `higher` (m,) exceeds one of `lower` (n,).
 
-    Range 0 to 1; 0.5 is as good as guessing.
+    Ties count half. Range 0 to 1; 0.5 is as good as guessing.
     """
     ordered = np.sort(lower)
     below = np.searchsorted(ordered, higher, side="left")
@@ -30,10 +29,10 @@ def auc(lower: Array, higher: Array) -> float:
 def tell_apart(
     fitted: Sequence[Array], scored: Sequence[Array], *, seed: int, device: torch.device | str = "cpu"
 ) -> list[float]:
-    """How well a network tells the first group of rows from each of the others: one AUC for each of those.
+    """Return the AUC with which a network separates the first group of rows from each other group.
 
-    `fitted` and `scored` hold the groups as float32 rows (n, D) in the same order: the networks learn from the former
-    and are scored on the latter. Range 0.5 (guessing) to 1; a little below 0.5 is chance.
+    `fitted` and `scored` contain the groups in the same order, as float32 rows (n, D). Networks learn from `fitted` and
+    are scored on `scored`. Range 0.5 (guessing) to 1; values slightly below 0.5 are chance.
     """
     edges = np.cumsum([0, *map(len, fitted)])
     pools = [np.arange(start, end) for start, end in pairwise(edges)]

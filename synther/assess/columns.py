@@ -1,4 +1,4 @@
-"""Every column by itself: how alike, where it lies, and its histogram."""
+"""Describe each column of real and synthetic rows: mean, std, values out of bounds, and histograms."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Array = NDArray[Any]
 
 BINS = 60
 MOST_VALUES = 60
-"""Columns of whole numbers that span at most so many are drawn as one bar a value."""
+"""Columns of whole numbers in a range of at most this many values are drawn with one bar per value."""
 
 HISTOGRAM_ROWS = 100_000
-"""Rows of each side in a histogram; one of more looks the same."""
+"""Largest number of rows of each side in a histogram. Histograms of more rows look the same."""
 
 _EDGE_SHARE = 0.001
+"""Share of the values at each end that the range of the bins does not need to cover."""
 _HALVES_BELOW = 2.0**52
-"""Whole numbers beyond have no float between them."""
+"""Float64 cannot represent the middle between two whole numbers beyond this, so that bars cannot be centred."""
 
 
 def describe(
@@ -36,7 +37,7 @@ def describe(
     *,
     seed: int = 0,
 ) -> tuple[Column, ...]:
-    """A `Column` for each column of the rows; the similarities were measured before."""
+    """Return a `Column` for each column of the rows. `similarity` and `similarity_real` are already computed."""
     bounds = Bounds.of(real)
     outside = np.concatenate([bounds.outside(synthetic, field).mean(axis=0) for field in real.modelled()])
     scales = [Standard.of(matrix) for matrix in matrices_of(real, synthetic)]
@@ -65,8 +66,11 @@ def describe(
 
 
 def bin_edges(real: Array, synthetic: Array) -> Array:
-    """One bin a value for a few whole numbers, else equal bins over what nearly all rows of either side hold: a stray
-    value must not squeeze the rest into a single bar."""
+    """Return the edges of the bins.
+
+    A column with a few whole numbers has one bin per value. Other columns have bins of equal width that cover nearly
+    all rows of both sides, because a single outlier would squeeze all others into one bar.
+    """
     sides = [real.astype(np.float64), synthetic.astype(np.float64)]
     low, high = min(side.min() for side in sides), max(side.max() for side in sides)
     whole = all((side == np.round(side)).all() for side in sides)
@@ -74,9 +78,9 @@ def bin_edges(real: Array, synthetic: Array) -> Array:
         return np.arange(low - 0.5, high + 1.0)
     inner = [np.quantile(side, [_EDGE_SHARE, 1 - _EDGE_SHARE], method="nearest") for side in sides]
     inner_low, inner_high = min(ends[0] for ends in inner), max(ends[1] for ends in inner)
-    if inner_low < inner_high:  # else nearly all rows hold the same value, and only the others need bins
+    if inner_low < inner_high:  # else nearly all rows have the same value: keep the full range
         low, high = inner_low, inner_high
-    middle, reach = low / 2 + high / 2, high / 2 - low / 2  # halved first: the sum of huge numbers is none
+    middle, reach = low / 2 + high / 2, high / 2 - low / 2  # no overflow: halved first
     if reach <= abs(middle) * 1e-12:
         reach = max(abs(middle), 1.0) / 2
     with np.errstate(over="ignore"):
@@ -85,6 +89,6 @@ def bin_edges(real: Array, synthetic: Array) -> Array:
 
 
 def shares(values: Array, edges: Array) -> tuple[float, ...]:
-    """Share of the values in each bin. What lies beyond counts in the outermost bins, so that nothing is lost."""
+    """Return the share of the values in each bin. Values outside the edges are counted in the first and last bin."""
     counts, _ = np.histogram(np.clip(values.astype(np.float64), edges[0], edges[-1]), edges)
     return tuple((counts / len(values)).tolist())

@@ -1,6 +1,7 @@
-"""Whether synthetic rows obey the world they are of: next observations and rewards against somebody who knows.
+"""Measure the errors of next observations and rewards of synthetic rows.
 
-The judge is a simulator put into the synthetic state, or networks fitted on real rows where there is none.
+The right ones come from a judge: a simulator that is started in the synthetic state, or networks fitted on real rows if
+there is no simulator.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from synther.errors import DataError
 Array = NDArray[Any]
 
 Simulator = Callable[[Array, Array], tuple[Array, Array, Array]]
-"""Of observations and actions: the true next observations, rewards and terminals. NaN where it cannot say."""
+"""A function from observations and actions to the true next observations, rewards and terminals. NaN marks rows that it
+cannot simulate."""
 
 
 def dynamics_error(transitions: Transitions, true_next: ArrayLike, real: Transitions) -> float:
-    """How far the next observations of `transitions` are from `true_next` (N, O), which a simulator gave for the same
-    observations and actions: the median over rows of `next_errors`.
+    """Return the median over rows of `next_errors`.
 
-    Range 0 (physics kept) to infinity; lower is better.
+    `true_next` (N, O) are the next observations of a simulator for the same observations and actions. Range 0 (correct)
+    to infinity; lower is better.
     """
     return float(np.median(next_errors(transitions, true_next, Standard.of(real.next_observation))))
 
 
 def next_errors(transitions: Transitions, true_next: ArrayLike, standard: Standard) -> Array:
-    """For each row the mean over columns of the squared difference of its next observation from the true one, in
-    stds of the real next observations.
+    """Return the squared error of the next observation of each row, as a mean over columns, in stds of real rows. (N,)
 
-    Range 0 (physics kept) to infinity; lower is better. Columns that never change in the real data are left out. A
-    row the simulator could not follow (NaN) counts as infinitely far.
+    Range 0 (correct) to infinity; lower is better. Columns that are constant in the real data are left out. Rows that
+    the simulator cannot simulate (NaN) have an infinite error.
     """
     truth = np.asarray(true_next, np.float64)
     if truth.shape != transitions.next_observation.shape:
@@ -50,9 +51,9 @@ def next_errors(transitions: Transitions, true_next: ArrayLike, standard: Standa
 
 
 def reward_errors(transitions: Transitions, true_reward: ArrayLike, standard: Standard) -> Array:
-    """For each row the squared difference of its reward from the true one, in stds of the real rewards.
+    """Return the squared error of the reward of each row, in stds of the real rewards. (N,)
 
-    Range 0 to infinity; lower is better. NaN counts as infinitely far.
+    Range 0 (correct) to infinity; lower is better. NaN gives an infinite error.
     """
     truth = np.asarray(true_reward, np.float64)
     if truth.shape != transitions.reward.shape:
@@ -63,6 +64,7 @@ def reward_errors(transitions: Transitions, true_reward: ArrayLike, standard: St
 
 
 def _squares(values: Array, truth: Array, standard: Standard) -> Array:
+    """Return the mean over columns of squared scaled errors. (N,) NaN becomes infinity."""
     columns = standard.varies
     with np.errstate(over="ignore"):
         error = (values[:, columns] - truth[:, columns]) / standard.std[columns]
@@ -71,7 +73,7 @@ def _squares(values: Array, truth: Array, standard: Standard) -> Array:
 
 
 def predicted(networks: Networks, features: Features, rows: Transitions) -> tuple[Array, Array]:
-    """Next observations and rewards of `rows` as networks fitted on `Features.outcome` expect them, on average."""
+    """Return the next observations and rewards that networks fitted on `Features.outcome` predict on average."""
     outcome = networks.predict(features.decision(rows)).mean(axis=0)
     change, reward = features.changes.raw(outcome[:, :-1]), features.rewards.raw(outcome[:, -1:])
     return rows.observation + change, reward[:, 0]

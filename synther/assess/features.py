@@ -1,4 +1,7 @@
-"""Rows as inputs and outputs of small networks: scaled by the real rows, discrete actions as one column a value."""
+"""Convert rows to inputs and targets of small networks.
+
+Columns are scaled with mean and std of the real rows. Discrete actions are one-hot.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,28 @@ from synther.data.transitions import Transitions
 Array = NDArray[Any]
 
 LIMIT = 10.0
-"""Deviations at which scaled values are cut."""
+"""Scaled values are clipped to this range, in stds."""
 
 MOST_ACTIONS = 256
-"""Discrete actions of more different values are taken as numbers."""
+"""Discrete actions with more different values than this are treated as numbers, not one-hot."""
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The scales of real rows. Every method gives (n, columns) in float32."""
+    """The scales of real rows. Every method converts rows to a float32 matrix (n, columns)."""
 
     observations: Standard
     changes: Standard
+    """Scale of s' - s."""
     rewards: Standard
     actions: Standard | None
+    """Scale of the actions; None if actions are one-hot."""
     action_values: Array | None
-    """The discrete actions that real rows hold."""
+    """The discrete actions that occur in real rows; None if actions are numbers."""
 
     @classmethod
     def of(cls, real: Transitions) -> Features:
+        """Compute the scales of real rows."""
         values = np.unique(real.action) if real.action.ndim == 1 else None
         if values is not None and len(values) > MOST_ACTIONS:
             values = None
@@ -51,7 +57,7 @@ class Features:
         return self.observations.scaled(rows.next_observation, LIMIT)
 
     def action(self, rows: Transitions) -> Array:
-        """A discrete action that no real row holds is a row of zeros."""
+        """Return scaled or one-hot actions. A discrete action that does not occur in real rows becomes zeros."""
         if self.action_values is not None:
             codes: Array = np.equal(rows.action[:, None], self.action_values).astype(np.float32)
             return codes
@@ -65,15 +71,15 @@ class Features:
         return self.rewards.scaled(rows.reward[:, None], LIMIT)
 
     def decision(self, rows: Transitions) -> Array:
-        """What a model of the world is given: s and a."""
+        """Return s and a, the inputs of networks that predict outcomes."""
         return np.hstack([self.state(rows), self.action(rows)])
 
     def outcome(self, rows: Transitions) -> Array:
-        """What it has to tell: s' - s and r."""
+        """Return s' - s and r, the targets of networks that predict outcomes."""
         return np.hstack([self.change(rows), self.reward(rows)])
 
     def whole(self, rows: Transitions) -> Array:
-        """Everything there is to see in a row; s' - s beside s', which alone hides how far a step went."""
+        """Return all fields of a row for a classifier. s' - s is included because small steps cannot be seen in s'."""
         terminal = rows.terminal[:, None].astype(np.float32)
         return np.hstack([self.decision(rows), self.next_state(rows), self.outcome(rows), terminal])
 

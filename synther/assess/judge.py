@@ -24,10 +24,10 @@ from synther.assess.dynamics import Array, Simulator, next_errors, predicted, re
 from synther.assess.features import Features
 from synther.assess.fidelity import (
     MAX_ROWS,
-    alike_pairs,
     correlation_variance,
     marginal,
     matrices_of,
+    pair_similarity,
     pearson,
     varying,
     worst_pair,
@@ -195,8 +195,8 @@ class Comparison:
         worst = int(similarity.argmin())
         worst_column = Figure(float(similarity[worst]), float(similarity_real.min()), detail=described[worst].name)
         matrices = [future.result() for future in r]
-        value = alike_pairs(matrices[0], matrices[1], varying(real) & varying(synthetic))
-        value_real = alike_pairs(matrices[2], matrices[3], varying(reference) & varying(held_out))
+        value = pair_similarity(matrices[0], matrices[1], varying(real) & varying(synthetic))
+        value_real = pair_similarity(matrices[2], matrices[3], varying(reference) & varying(held_out))
         figures = {
             "marginal": Figure(mean, float(similarity_real.mean())),
             "worst_column": worst_column,
@@ -394,7 +394,7 @@ class Comparison:
         if self.simulator is not None and all(error is None or error < EXACT for error in errors):
             return {}
         parts = spread.Parts(split.reference[:rows], split.synthetic[:rows], split.held_out)
-        return spread.figures(features, lesson, parts, spread.How(self.seed, self.device, self.pool))
+        return spread.figures(features, lesson, parts, spread.FitOptions(self.seed, self.device, self.pool))
 
 
 def _median(errors: Array) -> float:

@@ -1,7 +1,7 @@
-"""Where synthetic rows lie among the real ones: exact nearest neighbours, and what follows from their distances.
+"""Measure novelty, memorisation and coverage from exact distances between synthetic and real rows.
 
-Distances are Euclidean over all columns of a row, every column in stds of the real rows; columns that never
-change among those are left out.
+Distances are Euclidean over all columns of a row. Each column is in stds of the real rows. Columns that are constant in
+the real rows are left out. `nearest` is the search that all measures use.
 """
 
 from __future__ import annotations
@@ -21,53 +21,54 @@ from synther.errors import DataError
 Array = NDArray[Any]
 
 QUERY_ROWS = 2_000
-"""Rows whose neighbours are looked for, drawn at random: a share of them is known to one in a hundred."""
+"""Number of random rows for which neighbours are searched. Shares of them have a standard error of about 0.01."""
 
 BALL = 5
-"""The neighbour whose distance is the radius of the ball that `coverage` looks into."""
+"""Number of the neighbour that defines the radius of a ball in `coverage`."""
 
 MEMORISED_SHARE = 0.05
-"""Share of held-out rows that count as near a training row; see `memorised`."""
+"""Share of held-out rows that count as suspiciously close to a training row; see `memorised`."""
 
 _MOST_STARTS, _MOST_EXPECTED = 1_000, 100
-"""First observations that are looked at, and neighbours of each."""
+"""Largest number of first observations in `start_coverage`, and of the neighbours of each."""
 
-_LIMIT = 1e4
-_GROUP_ROWS = 128
-_BLOCK_ROWS = 16 * _GROUP_ROWS
+_LIMIT = 1e4  # scaled values are clipped to this range, in stds
+_GROUP_ROWS = 128  # rows for which `nearest` keeps one approximate distance
+_BLOCK_ROWS = 16 * _GROUP_ROWS  # rows in one matrix product
 _ROUNDING = float(np.finfo(np.float32).eps)
 
 
-def nearest(known: Array, asked: Array, neighbours: int = 1, *, device: torch.device | str = "cpu") -> Array:
-    """Distances of each row of `asked` (m, D) to its `neighbours` nearest rows of `known` (n, D), nearest first.
+def nearest(known: Array, queries: Array, neighbours: int = 1, *, device: torch.device | str = "cpu") -> Array:
+    """Return the distances of each row of `queries` (m, D) to its nearest rows of `known` (n, D), nearest first.
 
-    Every pair is looked at. A product of matrices in float32 tells for each group of known rows how near its nearest
-    row is. That is rough, because it subtracts large numbers, but how rough is known: all groups which may hold a
-    neighbour are gone through once more with differences in float64. So a copy is at distance 0.
+    The result is (m, neighbours). The search is exact, and copies have distance 0. First, matrix products in float32
+    give the approximate distance to the nearest row of each group of known rows. Rounding errors are large there,
+    because large numbers are subtracted, but they have a known bound. Then all groups that can contain a neighbour are
+    searched with differences in float64.
     """
     if not 1 <= neighbours <= len(known):
-        raise DataError(f"cannot find {neighbours} neighbours among {len(known)} rows: expected at most as many")
+        raise DataError(f"cannot find {neighbours} neighbours among {len(known)} rows: expected 1 to {len(known)}")
     groups = -(-len(known) // _GROUP_ROWS)
-    known = known[np.argsort(_lengths(known), kind="stable")]  # so that few groups hold large numbers, which are rough
-    # |a - b|^2 / 2 without |a|^2 / 2, which is the same for all b, is one product: (-a, 1) . (b, |b|^2 / 2)
-    centre = known.mean(axis=0, dtype=np.float64).astype(np.float32)  # the smaller the numbers, the less is lost
-    there = np.zeros((groups * _GROUP_ROWS, known.shape[1] + 1), np.float32)
-    there[: len(known), :-1] = known - centre
-    there[:, -1] = np.square(there).sum(axis=1) / 2
-    there[len(known) :, -1] = np.inf  # rows that fill up the last group are nobody's neighbours
-    here = torch.from_numpy(np.hstack([centre - asked, np.ones_like(asked[:, :1])])).to(device)
-    product = here.new_empty(len(asked), _BLOCK_ROWS)
-    rough = np.empty((len(asked), groups), np.float32)
-    for start in range(0, len(there), _BLOCK_ROWS):
-        part = torch.from_numpy(there[start : start + _BLOCK_ROWS]).to(device)
-        farness = torch.mm(here, part.T, out=product if len(part) == _BLOCK_ROWS else None)
-        least = farness.view(len(asked), -1, _GROUP_ROWS).amin(dim=2)
+    known = known[np.argsort(_lengths(known), kind="stable")]  # large rows, which have large errors, in few groups
+    # |a - b|^2 / 2 - |a|^2 / 2 is one product: (-a, 1) . (b, |b|^2 / 2). |a|^2 / 2 is the same for all b.
+    centre = known.mean(axis=0, dtype=np.float64).astype(np.float32)  # smaller numbers have smaller rounding errors
+    b = np.zeros((groups * _GROUP_ROWS, known.shape[1] + 1), np.float32)
+    b[: len(known), :-1] = known - centre
+    b[:, -1] = np.square(b).sum(axis=1) / 2
+    b[len(known) :, -1] = np.inf  # rows that fill up the last group are infinitely far
+    a = torch.from_numpy(np.hstack([centre - queries, np.ones_like(queries[:, :1])])).to(device)
+    product = a.new_empty(len(queries), _BLOCK_ROWS)
+    rough = np.empty((len(queries), groups), np.float32)
+    for start in range(0, len(b), _BLOCK_ROWS):
+        part = torch.from_numpy(b[start : start + _BLOCK_ROWS]).to(device)
+        farness = torch.mm(a, part.T, out=product if len(part) == _BLOCK_ROWS else None)
+        least = farness.view(len(queries), -1, _GROUP_ROWS).amin(dim=2)
         rough[:, start // _GROUP_ROWS :][:, : least.shape[1]] = least.cpu().numpy()
-    # A sum of D + 1 products, and the differences that went into them, are off by less than this.
-    lengths = _lengths(there[:, :-1]).reshape(groups, _GROUP_ROWS).max(axis=1)
-    off = _ROUNDING * (known.shape[1] + 4) * np.square(_lengths(here[:, :-1].cpu().numpy())[:, None] + lengths)
-    each = zip(asked, rough.astype(np.float64), off, strict=True)
-    return np.stack([_exact(known, row, least - far, least + far, neighbours) for row, least, far in each])
+    # Upper bound of the rounding errors of a sum of D + 1 products and of the differences in them.
+    lengths = _lengths(b[:, :-1]).reshape(groups, _GROUP_ROWS).max(axis=1)
+    bound = _ROUNDING * (known.shape[1] + 4) * np.square(_lengths(a[:, :-1].cpu().numpy())[:, None] + lengths)
+    each = zip(queries, rough.astype(np.float64), bound, strict=True)
+    return np.stack([_exact(known, row, least - error, least + error, neighbours) for row, least, error in each])
 
 
 def _lengths(rows: Array) -> Array:
@@ -76,42 +77,46 @@ def _lengths(rows: Array) -> Array:
 
 
 def _exact(known: Array, row: Array, low: Array, high: Array, neighbours: int) -> Array:
-    """The nearest row of a group lies between `low` and `high` (groups,). So the k-th lowest `high` is no nearer than
-    the k-th nearest row, and groups whose `low` is beyond it hold none of the k."""
+    """Return the exact distances to the k nearest rows.
+
+    The nearest row of each group lies between `low` and `high` (groups,). The k nearest rows are not further away than
+    the k-th smallest `high`. Groups with a larger `low` contain none of them and are skipped.
+    """
     count = min(neighbours, len(high))
     chosen = np.flatnonzero(low <= np.partition(high, count - 1)[count - 1])
     rows = (chosen[:, None] * _GROUP_ROWS + np.arange(_GROUP_ROWS)).ravel()
     candidates = known[rows[rows < len(known)]].astype(np.float64)
     squares = np.square(candidates - row).sum(axis=1)
-    found: Array = np.sqrt(np.sort(np.partition(squares, neighbours - 1)[:neighbours]))
-    return found
+    distances: Array = np.sqrt(np.sort(np.partition(squares, neighbours - 1)[:neighbours]))
+    return distances
 
 
 def scaled_rows(real: Transitions, *others: Transitions) -> list[Array]:
-    """The rows of `real` and of all others, without extra columns, as float32 matrices, in stds of the real ones."""
+    """Return the rows of `real` and of the others as float32 matrices, in stds of the real rows, without extra
+    columns."""
     matrices = matrices_of(*(rows.without_extra() if rows.extra else rows for rows in (real, *others)))
     standard = Standard.of(matrices[0])
     return [standard.scaled(matrix, _LIMIT) * standard.varies.astype(np.float32) for matrix in matrices]
 
 
 def novelty(real: Transitions, synthetic: Transitions, *, max_rows: int = QUERY_ROWS, seed: int = 0) -> float:
-    """Median distance of a synthetic row to its nearest real row.
+    """Return the median distance of synthetic rows to their nearest real row.
 
-    Range 0 (copies) to infinity. Neither end is best: copies teach nothing, and far rows may be wrong. The best
-    value is that of new real rows. Every real row is searched; of the synthetic ones at most `max_rows`, drawn with
-    `seed`.
+    Range 0 (copies) to infinity. The best value is that of new real rows, because copies teach nothing and distant rows
+    can be wrong. All real rows are searched, for at most `max_rows` synthetic rows, which are drawn with `seed`.
     """
     check_columns(real, synthetic)
-    known, asked = scaled_rows(real, at_most(synthetic, max_rows, seed))
-    return float(np.median(nearest(known, asked)))
+    known, queries = scaled_rows(real, at_most(synthetic, max_rows, seed))
+    return float(np.median(nearest(known, queries)))
 
 
 def memorised(held_out: Array, synthetic: Array) -> tuple[float, float]:
-    """Share of synthetic rows that are suspiciously near a training row, and the same share of held-out real rows.
+    """Return the share of synthetic rows that are suspiciously close to a training row, and that of held-out real rows.
 
-    Both arguments are distances to the nearest training row. Near is what only one in twenty held-out rows is, of
-    those that are no copies of a training row: real rows may repeat (the same start, a grid), and copies alone would
-    make every other row look far. Range 0 to 1; best is the second figure, 1 is a generator that replays its data.
+    Both arguments are distances to the nearest training row. A row is suspiciously close if it is as close as the
+    closest 5 % of the held-out rows. Held-out rows that are exact copies do not count here: real rows can repeat (same
+    start, a grid), and the threshold would be 0. Range 0 to 1. The second figure is best. 1 means that the generator
+    repeats its data.
     """
     apart = held_out[held_out > 0]
     near = float(np.quantile(apart, MEMORISED_SHARE, method="inverted_cdf")) if len(apart) else 0.0
@@ -119,29 +124,31 @@ def memorised(held_out: Array, synthetic: Array) -> tuple[float, float]:
 
 
 def start_coverage(observation: Array, starts: Array, synthetic: Array, *, device: torch.device | str = "cpu") -> float:
-    """Share of first observations of real episodes that have a synthetic observation nearby.
+    """Return the share of first observations of real episodes that have a synthetic observation nearby.
 
-    `starts` (n,) marks the first observations. Nearby is up to half the distance to the nearest real observation that
-    is not a first one, or within the ball where 5 synthetic observations would lie if they were distributed as real
-    ones, whichever is further. Range 0 to 1; real rows reach 1.
+    `starts` (n,) marks the first observations. The radius of "nearby" is the larger one of two distances: half the
+    distance to the nearest real observation that is not a first one, and the radius of the ball in which 5 synthetic
+    observations would lie if they were distributed like the real ones. Range 0 to 1; real rows reach 1.
     """
     standard = Standard.of(observation)
-    known, asked = (
+    known, others = (
         standard.scaled(rows, _LIMIT) * standard.varies.astype(np.float32) for rows in (observation, synthetic)
     )
     centres = known[starts][:: -(-int(starts.sum()) // _MOST_STARTS)]
-    expected = math.ceil(BALL * len(known) / len(asked))
-    radius = nearest(known, centres, min(expected + 1, len(known), _MOST_EXPECTED), device=device)[:, -1]  # 1: itself
+    expected = math.ceil(BALL * len(known) / len(others))
+    count = min(expected + 1, len(known), _MOST_EXPECTED)  # + 1: the nearest row is the centre itself
+    radius = nearest(known, centres, count, device=device)[:, -1]
     if not starts.all():
         radius = np.maximum(radius, nearest(known[~starts], centres, device=device)[:, 0] / 2)
-    return float(np.mean(nearest(asked, centres, device=device)[:, 0] <= radius))
+    return float(np.mean(nearest(others, centres, device=device)[:, 0] <= radius))
 
 
 def coverage(centres: Array, reference: Array, others: Array, *, device: torch.device | str = "cpu") -> float:
-    """Share of `centres` (real rows) that have one of `others` in their ball, which reaches to the fifth nearest of
-    `reference` (more real rows): the coverage of Naeem et al. (2020) with centres that are not among the reference.
+    """Return the share of `centres` (real rows) that have at least one of `others` in their ball.
 
-    Range 0 to 1; higher is better. With as many others as reference rows, real rows reach 1 - 2^-5 = 0.97.
+    The radius of a ball is the distance to the fifth nearest row of `reference` (other real rows). This is the coverage
+    of Naeem et al. (2020), but the centres are not part of the reference. Range 0 to 1; higher is better. With as many
+    others as reference rows, real rows reach 1 - 2^-5 = 0.97.
     """
     ball = min(BALL, len(reference))
     radius = nearest(reference, centres, ball, device=device)[:, -1]

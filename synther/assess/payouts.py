@@ -1,7 +1,8 @@
-"""Rare rewards that are far from all usual ones: whether they come as much, where, and as large as in real rows.
+"""Measure payouts: rare rewards that are far from all others, such as a bonus of 50 in one row of a hundred.
 
-Other measures look at the mean of rewards and at their usual spread, in which one row in a hundred is lost. A generator
-may make as many payouts as there are, and forget what they depend on.
+Other measures average over all rows, so that payouts hardly count. A generator can make the right number of payouts but
+at random states. So three figures compare payouts with those of real rows: what they add to the mean reward, with which
+(s, a) they come, and how large they are.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from synther.data.transitions import Transitions
 Array = NDArray[Any]
 
 FEWEST = 20
-"""Payouts of the rows that are judged."""
+"""Smallest number of payouts in synthetic and in held-out rows for `payout_place` and `payout_size`."""
 EFFORT = 0.5
-"""Steps of the networks, as a share of the usual number: payouts are few, and would be learned by heart."""
+"""Training steps of the networks, as a share of the default. With more steps they would memorise the few payouts."""
 
 
 def figures(
@@ -36,52 +37,52 @@ def figures(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, Figure]:
-    """`payout_mean`, `payout_place` and `payout_size`; nothing where real rows have no payouts."""
+    """Return `payout_mean`, `payout_place` and `payout_size`. The result is empty if real rows have no payouts."""
     usual = Usual.of(reference.reward)
     if usual is None:
         return {}
     sides = synthetic, held_out
     beyond = [usual.beyond(rows.reward) for rows in (*sides, reference)]
     real = np.concatenate(beyond[1:])
-    found = {
+    result = {
         "payout_mean": Figure(
             float(beyond[0].mean()), float(real.mean()), 2 * math.hypot(_error(beyond[0]), _error(real))
         )
     }
     if min(np.count_nonzero(each) for each in beyond[:2]) < FEWEST:
-        return found
+        return result
     pays, inputs = beyond[2] != 0, features.decision(reference)
-    how: Any = {"seed": seed, "device": device, "effort": EFFORT}
+    options: Any = {"seed": seed, "device": device, "effort": EFFORT}
     pools = [[np.flatnonzero(~pays), np.flatnonzero(pays)]]
-    places = learners.fit(inputs, pays[:, None].astype(np.float32), pools, learners.flags, **how)
+    place_networks = learners.fit(inputs, pays[:, None].astype(np.float32), pools, learners.flags, **options)
     sizes = beyond[2][pays]
     scaled = ((sizes - sizes.mean()) / (sizes.std() or 1.0)).astype(np.float32)[:, None]
-    told = learners.fit(inputs[pays], scaled, [[np.arange(len(sizes))]], learners.squared, **how)
+    size_networks = learners.fit(inputs[pays], scaled, [[np.arange(len(sizes))]], learners.squared, **options)
     placed, sized = [], []
-    for rows, own in zip(sides, beyond, strict=False):
-        asked = features.decision(rows)
-        placed.append(place(places.predict(asked)[0, :, 0], own != 0))
-        sized.append(agreement(told.predict(asked[own != 0])[0, :, 0], own[own != 0]))
-    for name, ((value, error), (held, error_held)) in (("payout_place", placed), ("payout_size", sized)):
-        found[name] = Figure(value, held, 2 * math.hypot(error, error_held))
-    return found
+    for rows, payout in zip(sides, beyond, strict=False):
+        decision, paid = features.decision(rows), payout != 0
+        placed.append(place(place_networks.predict(decision)[0, :, 0], paid))
+        sized.append(agreement(size_networks.predict(decision[paid])[0, :, 0], payout[paid]))
+    for name, ((value, error), (real_value, real_error)) in (("payout_place", placed), ("payout_size", sized)):
+        result[name] = Figure(value, real_value, 2 * math.hypot(error, real_error))
+    return result
 
 
 def place(scores: Array, pays: NDArray[np.bool_]) -> tuple[float, float]:
-    """How well scores (n,) tell rows that pay from others, 2 AUC - 1, and its standard error.
+    """Return how well scores (n,) separate rows with a payout from other rows (2 AUC - 1), and the standard error.
 
-    Range -1 to 1; best is 1, and 0 is where payouts have nothing to do with the scores.
+    Range -1 to 1. 1 is best, and 0 means that payouts do not depend on the scores.
     """
     others = np.sort(scores[~pays])
     below = (np.searchsorted(others, scores[pays], "left") + np.searchsorted(others, scores[pays], "right")) / 2
-    told = 2 * below / max(len(others), 1) - 1
-    return float(told.mean()), _error(told)
+    values = 2 * below / max(len(others), 1) - 1
+    return float(values.mean()), _error(values)
 
 
 def agreement(predicted: Array, sizes: Array) -> tuple[float, float]:
-    """Pearson's r of predicted and true sizes (n,), and its standard error; 0 where either is constant.
+    """Return Pearson's r of predicted and true sizes (n,), and its standard error. Both are 0 if either is constant.
 
-    Range -1 to 1; best is 1.
+    Range -1 to 1. 1 is best.
     """
     if np.ptp(predicted) == 0 or np.ptp(sizes) == 0:
         return 0.0, 0.0
@@ -90,4 +91,5 @@ def agreement(predicted: Array, sizes: Array) -> tuple[float, float]:
 
 
 def _error(values: Array) -> float:
+    """Return the standard error of the mean."""
     return float(values.std() / math.sqrt(len(values)))

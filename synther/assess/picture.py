@@ -1,4 +1,4 @@
-"""Real against synthetic in one picture: a histogram a column, and the correlations of both."""
+"""Draw one picture that compares real and synthetic rows: histograms of columns, and correlations of both sides."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Array = NDArray[Any]
 
 REAL, SYNTHETIC, INK, FAINT = "#f5a54a", "#1f5fae", "#333333", "#808080"
 MAX_PANELS = 24
+"""Largest number of histograms."""
 PANELS_A_ROW = 6
 MAX_ROWS = 100_000
-"""Rows of each side that are drawn; a histogram of more looks the same."""
+"""Largest number of rows of each side that are drawn. Histograms of more rows look the same."""
 
 BINS = 60
 MANY_VALUES = 30
-"""Columns with at most this many different values are drawn as one bar a value."""
+"""Columns of whole numbers with at most this many values are drawn with one bar per value."""
 
 _SHORT = {
     "observation": "obs",
@@ -43,21 +44,21 @@ _SHORT = {
 def draw(
     real: Transitions, synthetic: Transitions, path: str | os.PathLike[str], comparison: Comparison | None = None
 ) -> None:
-    """Write a PNG (or what the suffix of `path` asks for) that shows how alike two sets of rows are.
+    """Write a picture that compares two sets of rows. Its format follows from the suffix of `path`, such as `.png`.
 
-    A panel for each observation, action and reward column, up to 24 of them, the least alike first when there are
-    more; below them the correlations of all columns, real, synthetic and their difference. `comparison` spares
-    working the figures out a second time.
+    The picture has a histogram of each observation, action and reward column. If there are more than 24, the 24 least
+    similar columns are drawn. Below are the correlations of all columns in real rows, in synthetic rows, and their
+    difference. Pass `comparison` if the figures are already computed.
     """
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise MissingExtra("matplotlib", "all", "drawing a picture") from None
-    found = comparison or compare(real, synthetic)
+    comparison = comparison or compare(real, synthetic)
     a, b = matrices_of(_sparse(real), _sparse(synthetic))
     names = column_names(real)
-    panels = _panels(names, found)
+    panels = _panels(names, comparison)
     bands = math.ceil(len(panels) / PANELS_A_ROW)
 
     heights = [0.95, 1.55 * bands, 4.0]  # inches
@@ -66,10 +67,10 @@ def draw(
     )
     parts = figure.add_gridspec(3, 1, height_ratios=heights)
     head, middle, foot = (figure.add_subfigure(parts[row]) for row in range(3))
-    _title(head, real, found)
+    _title(head, real, comparison)
     grid = middle.subplots(bands, PANELS_A_ROW, squeeze=False)
     for axes, column in zip(grid.flat, panels, strict=False):
-        _histogram(axes, a[:, column], b[:, column], names[column], found.columns[names[column]])
+        _histogram(axes, a[:, column], b[:, column], names[column], comparison.columns[names[column]])
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     _correlations(foot, a, b, real)
@@ -81,37 +82,38 @@ def _sparse(transitions: Transitions) -> Transitions:
     return transitions if len(transitions) <= MAX_ROWS else transitions.subsample(MAX_ROWS / len(transitions))
 
 
-def _panels(names: list[str], found: Comparison) -> list[int]:
-    """Columns to draw: next observations look like observations, and a flag is a figure, not a shape."""
+def _panels(names: list[str], comparison: Comparison) -> list[int]:
+    """Return the columns to draw. Next observations look like observations, and terminals are only one number."""
     columns = [at for at, name in enumerate(names) if not name.startswith(("next_observation", "terminal"))]
     if len(columns) <= MAX_PANELS:
         return columns
-    return sorted(columns, key=lambda at: found.columns[names[at]])[:MAX_PANELS]
+    return sorted(columns, key=lambda at: comparison.columns[names[at]])[:MAX_PANELS]
 
 
-def _title(head: SubFigure, real: Transitions, found: Comparison) -> None:
+def _title(head: SubFigure, real: Transitions, comparison: Comparison) -> None:
     task = f"{real.env_id}: real and synthetic experience" if real.env_id else "Real and synthetic experience"
     head.text(0.012, 0.80, task, fontsize=15, weight="bold", color=INK, va="center")
-    figures = [f"marginal {found.marginal:.3f}", f"worst column {found.worst_value:.3f} ({_label(found.worst_column)})"]
-    if not math.isnan(found.correlation):
-        figures.append(f"correlation {found.correlation:.3f}")
-    figures.append(f"terminals {found.terminal_rate_synthetic:.2%} (real {found.terminal_rate_real:.2%})")
+    worst = f"worst column {comparison.worst_value:.3f} ({_label(comparison.worst_column)})"
+    figures = [f"marginal {comparison.marginal:.3f}", worst]
+    if not math.isnan(comparison.correlation):
+        figures.append(f"correlation {comparison.correlation:.3f}")
+    figures.append(f"terminals {comparison.terminal_rate_synthetic:.2%} (real {comparison.terminal_rate_real:.2%})")
     head.text(0.012, 0.43, "      ".join(figures), fontsize=10.5, color=INK, va="center")
-    note = "Above each panel its likeness, 1 - KS: 1 is the same distribution. Dashed: mean and std of the real."
+    note = "Number above a panel: 1 - KS; 1 means the same distribution. Dashed lines: mean and std of real rows."
     head.text(0.012, 0.12, note, fontsize=8.5, color=FAINT, va="center")
     keys = (
-        (REAL, f"real, {found.rows_real:,} rows", 0.80),
-        (SYNTHETIC, f"synthetic, {found.rows_synthetic:,} rows", 0.43),
+        (REAL, f"real, {comparison.rows_real:,} rows", 0.80),
+        (SYNTHETIC, f"synthetic, {comparison.rows_synthetic:,} rows", 0.43),
     )
     for colour, text, height in keys:
         head.text(0.845, height, "\u25a0", fontsize=15, color=colour, va="center", alpha=0.85, ha="right")
         head.text(0.85, height, text, fontsize=10.5, color=INK, va="center")
 
 
-def _histogram(axes: Axes, real: Array, synthetic: Array, name: str, likeness: float) -> None:
+def _histogram(axes: Axes, real: Array, synthetic: Array, name: str, similarity: float) -> None:
     edges = _edges(real, synthetic)
     for values, colour, order in ((real, REAL, 1), (synthetic, SYNTHETIC, 2)):
-        # Outer values count in the outermost bars, so that nothing is silently cut off.
+        # Values outside the edges are counted in the first and last bar, so that none is lost.
         counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
         share = counts / len(values)
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.75 if order == 1 else 0.22, zorder=order)
@@ -121,7 +123,8 @@ def _histogram(axes: Axes, real: Array, synthetic: Array, name: str, likeness: f
         if edges[0] <= place <= edges[-1]:
             axes.axvline(place, color=INK, linewidth=width, linestyle=(0, (4, 3)), alpha=0.75, zorder=6)
     axes.set_title(_label(name), fontsize=9, color=INK, loc="left", pad=3)
-    axes.set_title(f"{likeness:.3f}", fontsize=8.5, color=INK if likeness >= 0.9 else "#c0392b", loc="right", pad=3)
+    colour = INK if similarity >= 0.9 else "#c0392b"
+    axes.set_title(f"{similarity:.3f}", fontsize=8.5, color=colour, loc="right", pad=3)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(bottom=0)
     axes.set_yticks([])
@@ -133,7 +136,8 @@ def _histogram(axes: Axes, real: Array, synthetic: Array, name: str, likeness: f
 
 
 def _edges(real: Array, synthetic: Array) -> Array:
-    """Bins over what nearly all rows hold: one stray value must not squeeze the rest into a single bar."""
+    """Return the edges of the bins. They cover nearly all rows, because a single outlier would squeeze all others into
+    one bar."""
     both = np.concatenate([real, synthetic]).astype(np.float64)
     values = np.unique(both[:: max(1, len(both) // 20_000)])
     if len(values) <= MANY_VALUES and (values == np.round(values)).all() and np.ptp(values) <= MANY_VALUES:
@@ -172,7 +176,7 @@ def _correlations(foot: SubFigure, a: Array, b: Array, real: Transitions) -> Non
 
 
 def _fields(real: Transitions) -> tuple[list[int], list[str]]:
-    """Where each field begins among the columns, and what to call it."""
+    """Return the first column of each field, and the label of each field."""
     fields = [name.split("[")[0] for name in column_names(real)]
     starts = [at for at, field in enumerate(fields) if at == 0 or fields[at - 1] != field]
     return starts, [_short(fields[at]) for at in starts]

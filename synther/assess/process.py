@@ -1,4 +1,4 @@
-"""Where rows are on their way from noise to data, in the plane in which the real rows differ most."""
+"""Project rows at several noise levels on the first two principal components of the real rows, for the report."""
 
 from __future__ import annotations
 
@@ -15,41 +15,44 @@ from synther.errors import DataError
 Array = NDArray[Any]
 
 MAX_LEVELS = 10
+"""Largest number of noise levels that are kept. More levels or rows would make the page larger, but not clearer."""
 MAX_REAL = 1_500
+"""Largest number of real rows that are kept."""
 MAX_ROWS = 300
-"""Noise levels, real rows and rows on their way that are kept: more make a page larger and no clearer."""
+"""Largest number of rows that are kept at each noise level."""
 
 _CHUNK_ROWS = 1 << 16
 
 
 def project(real: ArrayLike, paths: ArrayLike, sigmas: ArrayLike, *, frames: Sequence[bytes] = ()) -> Process:
-    """Rows `paths` (levels, rows, D) at the noise levels `sigmas`, and the real rows (n, D), both scaled alike.
+    """Project rows at several noise levels, and the real rows, on the first two principal components of the real rows.
 
-    The plane is that of the real rows' two main directions; each points to where its largest entry is positive. With
-    one column the second place is 0. `frames` are PNG files, one for each level, of the state of one row. Of more than
-    `MAX_LEVELS` levels, some are chosen at even distances, the first and the last among them; of many rows too.
+    `real` (n, D) are the real rows. `paths` (levels, rows, D) are the rows at the noise levels `sigmas`. Both must have
+    the same scale. With one column, the second coordinate is 0. `frames` are PNG files of the state of one row, one for
+    each level. If there are more than `MAX_LEVELS` levels, levels at equal distances are kept, including the first and
+    the last one. The same holds for rows.
     """
     known, steps = np.asarray(real), np.asarray(paths)
     levels = np.asarray(sigmas, np.float64)
     _check(known, steps, levels, frames)
     centre = known.mean(axis=0, dtype=np.float64)
     axes, explained = plane(known)
-    shown = _evenly(len(steps), MAX_LEVELS)
-    rows = steps[np.ix_(shown, _evenly(steps.shape[1], MAX_ROWS))]
+    kept = _evenly(len(steps), MAX_LEVELS)
+    rows = steps[np.ix_(kept, _evenly(steps.shape[1], MAX_ROWS))]
     return Process(
-        sigmas=tuple(float(sigma) for sigma in levels[shown]),
+        sigmas=tuple(float(sigma) for sigma in levels[kept]),
         real=_pairs((known[_evenly(len(known), MAX_REAL)] - centre) @ axes),
         steps=tuple(_pairs((step - centre) @ axes) for step in rows),
         explained=explained,
-        frames=tuple(base64.b64encode(frames[level]).decode() for level in shown) if frames else (),
+        frames=tuple(base64.b64encode(frames[level]).decode() for level in kept) if frames else (),
     )
 
 
 def plane(rows: ArrayLike) -> tuple[Array, float]:
-    """Two main directions of (n, D) as columns (D, 2), and the share of the variance that lies in them.
+    """Return the first two principal components of (n, D) as columns (D, 2), and the share of variance they explain.
 
-    A direction along which nothing varies is 0, and so is one that does not exist. Rows that are all alike have no
-    variance outside the plane: the share is 1.
+    The entry of each component with the largest absolute value is positive. Components without variance are 0, and
+    so is the second component of a single column. If all rows are equal, the share is 1.
     """
     values = np.asarray(rows)
     mean = values.mean(axis=0, dtype=np.float64)
@@ -75,17 +78,17 @@ def _check(real: Array, paths: Array, sigmas: Array, frames: Sequence[bytes]) ->
     if sigmas.shape != paths.shape[:1]:
         raise DataError(f"expected one noise level for each of the {len(paths)} steps, got shape {sigmas.shape}")
     if frames and len(frames) != len(paths):
-        raise DataError(f"expected a frame for each of the {len(paths)} steps, or none at all, got {len(frames)}")
+        raise DataError(f"expected one frame for each of the {len(paths)} steps, or no frames, got {len(frames)}")
     for name, values in (("real rows", real), ("paths", paths), ("noise levels", sigmas)):
         if not np.isfinite(values).all():
-            raise DataError(f"the {name} hold values that are no finite numbers: leave those rows out")
+            raise DataError(f"the {name} contain values that are not finite: remove these rows")
 
 
 def _evenly(count: int, most: int) -> Array:
-    """At most `most` of the numbers 0 to count - 1, at even distances, with both ends."""
+    """Return at most `most` of the numbers 0 to count - 1, at equal distances, including both ends."""
     return np.unique(np.rint(np.linspace(0, count - 1, min(count, most))).astype(np.int64))
 
 
 def _pairs(places: Array) -> tuple[tuple[float, float], ...]:
-    """Four digits are more than a drawing shows."""
+    """Return the coordinates with four digits, which is enough for a drawing."""
     return tuple((float(f"{x:.4g}"), float(f"{y:.4g}")) for x, y in places)

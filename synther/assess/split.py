@@ -1,4 +1,9 @@
-"""Real rows in two parts, so that every figure of synthetic rows has a figure of real ones beside it."""
+"""Split real rows into reference and held-out rows.
+
+Every measure compares synthetic rows with the reference, and held-out rows with the reference. So each figure of
+synthetic rows can be compared with the figure that real rows reach. If episodes are known, whole episodes are held out,
+because neighbouring rows of an episode are similar.
+"""
 
 from __future__ import annotations
 
@@ -17,68 +22,74 @@ from synther.data.transitions import Transitions
 Array = NDArray[Any]
 
 HELD_OUT_SHARE = 0.2
+"""Share of the real rows that is held out."""
 MAX_HELD_OUT = 20_000
-"""Of millions of rows so many tell as much, and the rest is then nearly all there is."""
+"""Largest number of held-out rows. More would not make the figures more precise."""
 
 FEWEST_EPISODES = 20
-"""Episodes from which on whole ones are held out: a fifth of fewer would not stand for all of them."""
+"""Smallest number of episodes for which whole episodes are held out. A fifth of fewer episodes would not be
+representative."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """What is compared with what: `value = measure(reference, synthetic)` and `real = measure(reference, held_out)`.
+    """The parts to compare: `value = measure(reference, synthetic)` and `real = measure(reference, held_out)`.
 
-    A single real row is both reference and held out: every figure of it is then as good as it gets.
+    If there are too few real rows to hold any out, all of them are both reference and held-out rows.
     """
 
     real: Transitions
-    """All real rows: with `held_out` apart from them, the reference; else both parts."""
+    """All real rows. They are the reference if held-out rows were given, and otherwise contain both parts."""
     reference: Transitions
     held_out: Transitions
     synthetic: Transitions
     drawn: bool
     """Whether the held-out rows were drawn from the real ones."""
     order: Array | None = None
-    """Rows of `real` in random order, where whole episodes were held out; see `by_rows`."""
+    """Row numbers of `real` in random order, if whole episodes were held out; see `by_rows`."""
     episodes: Array | None = None
-    """The episode number of each row of `real`, where there are enough episodes."""
+    """Episode number of each row of `real`, if there are enough episodes."""
     reference_episodes: Array | None = None
-    """The same of `reference`, where whole episodes were held out."""
+    """Episode number of each row of `reference`, if whole episodes were held out."""
     synthetic_episodes: Array | None = None
-    """The same of `synthetic`: real rows, or played ones, come in episodes; generated rows do not."""
+    """Episode number of each row of `synthetic`. Recorded rows have episodes, generated rows do not."""
 
     @classmethod
     def of(
         cls, real: Transitions, synthetic: Transitions, held_out: Transitions | None, *, max_rows: int, seed: int
     ) -> Split:
-        """At most `max_rows` of each, drawn with `seed`; rows come in random order, so that the first ones are a
-        sample."""
+        """Split the rows, with at most `max_rows` of each side.
+
+        `reference`, `held_out` and `synthetic` are in random order, so that their first rows are a random sample.
+        """
         check_max_rows(max_rows)
         check_columns(real, synthetic)
         if held_out is not None:
             check_columns(real, held_out, "held-out")
         draw = np.random.default_rng(seed)
-        synthetic, played = _with_episodes(synthetic, max_rows, seed, fewest=2)
+        synthetic, synthetic_episodes = _with_episodes(synthetic, max_rows, seed, fewest=2)
         real, episodes = _with_episodes(real, max_rows, seed, FEWEST_EPISODES)
         shuffled, order = draw.permutation(len(synthetic)), draw.permutation(len(real))
-        synthetic, played = synthetic[shuffled], None if played is None else played[shuffled]
-        part = partial(cls, real, synthetic=synthetic, episodes=episodes, synthetic_episodes=played)
+        synthetic = synthetic[shuffled]
+        synthetic_episodes = None if synthetic_episodes is None else synthetic_episodes[shuffled]
+        part = partial(cls, real, synthetic=synthetic, episodes=episodes, synthetic_episodes=synthetic_episodes)
         if held_out is not None:
-            apart = at_most(held_out, MAX_HELD_OUT, seed)
-            return part(real[order], apart[draw.permutation(len(apart))], drawn=False)
+            held_out = at_most(held_out, MAX_HELD_OUT, seed)
+            return part(real[order], held_out[draw.permutation(len(held_out))], drawn=False)
         count = _held_out_count(real)
         kept = None if episodes is None else _whole_episodes(episodes[order], count, draw)
         if episodes is not None and kept is not None:
-            reference, apart_rows = order[kept == _REFERENCE], order[kept == _HELD_OUT]
+            reference, held_out_rows = order[kept == _REFERENCE], order[kept == _HELD_OUT]
             numbers = episodes[reference]
-            return part(real[reference], real[apart_rows], drawn=True, order=order, reference_episodes=numbers)
+            return part(real[reference], real[held_out_rows], drawn=True, order=order, reference_episodes=numbers)
         return part(real[order[count:]], real[order[:count]] if count else real, drawn=True)
 
     def few_episodes(self, count: int) -> tuple[Array, Array]:
-        """Two parts of the reference, `count` rows each: any rows, and rows of as few whole episodes as have so many.
+        """Return the row numbers of two parts of the reference, with `count` rows each.
 
-        Where synthetic rows come in episodes they are to be compared with the second part. Otherwise both parts are
-        any rows.
+        The first part contains random rows. If the synthetic rows have episodes, the second part contains whole
+        episodes, as few as possible, so that it can be compared with the synthetic rows. Otherwise it contains random
+        rows too.
         """
         places = np.arange(len(self.reference))
         if self.synthetic_episodes is None or self.reference_episodes is None:
@@ -88,10 +99,10 @@ class Split:
         return np.sort(together[count:])[:count], together[:count]
 
     def by_rows(self) -> tuple[Transitions, Transitions]:
-        """Reference and held-out rows with the latter drawn row by row.
+        """Return reference and held-out rows such that single rows, not whole episodes, are held out.
 
-        Rows of whole episodes differ from the others by more than chance. The figures of single columns and of their
-        correlations are compared with what chance alone does, so they need rows that were drawn one by one.
+        Rows of whole episodes differ from other rows by more than chance. The figures of columns and correlations are
+        compared with differences by chance alone, so they need single rows.
         """
         if self.order is None:
             return self.reference, self.held_out
@@ -99,33 +110,34 @@ class Split:
         return self.real[self.order[count:]], self.real[self.order[:count]]
 
     def shrink(self) -> float:
-        """What the chance differences of the rows that `by_rows` gives are to be multiplied with, to be those of as
-        many rows as are compared with the synthetic ones.
+        """Return the factor that converts differences by chance between the parts of `by_rows` to larger samples.
 
-        The KS statistic and the difference of two correlations fall with the root of 1/n + 1/m when both samples are
-        of the same distribution. Drawn parts are; rows that somebody held out may not be, and are left alone.
+        `marginal` and `correlation` compare all real with all synthetic rows, but the parts of `by_rows` are smaller.
+        Between samples of sizes n and m from the same distribution, the KS statistic and the difference of two
+        correlations are proportional to sqrt(1/n + 1/m). Rows that were passed as held-out rows can have another
+        distribution. The factor is 1 for them.
         """
         if not self.drawn:
             return 1.0
-        here = 1 / len(self.real) + 1 / len(self.synthetic)
+        full = 1 / len(self.real) + 1 / len(self.synthetic)
         parts = len(self.reference), len(self.held_out)
         if self.order is not None:
             parts = len(self.real) - _held_out_count(self.real), _held_out_count(self.real)
-        return min(1.0, math.sqrt(here / sum(1 / count for count in parts)))
+        return min(1.0, math.sqrt(full / sum(1 / count for count in parts)))
 
 
 _REFERENCE, _HELD_OUT, _DROPPED = 0, 1, 2
 
 
 def _with_episodes(rows: Transitions, max_rows: int, seed: int, fewest: int) -> tuple[Transitions, Array | None]:
-    """At most `max_rows` of the rows, and their episode numbers where there are at least `fewest` episodes."""
+    """Return at most `max_rows` of the rows, and their episode numbers if there are at least `fewest` episodes."""
     episodes = episode_ids(rows)
     if episodes is not None and episodes[-1] + 1 < fewest:
         episodes = None
     if len(rows) <= max_rows:
         return rows, episodes
-    few = np.sort(np.random.default_rng(seed).choice(len(rows), max_rows, replace=False))
-    return rows[few], None if episodes is None else episodes[few]
+    chosen = np.sort(np.random.default_rng(seed).choice(len(rows), max_rows, replace=False))
+    return rows[chosen], None if episodes is None else episodes[chosen]
 
 
 def _held_out_count(real: Transitions) -> int:
@@ -133,10 +145,10 @@ def _held_out_count(real: Transitions) -> int:
 
 
 def _whole_episodes(episodes: Array, count: int, draw: np.random.Generator) -> Array | None:
-    """Which part each row goes to, so that rows of an episode never go to both: `count` rows are held out.
+    """Assign each row to a part, such that `count` rows are held out and no episode is in both parts.
 
-    Of the last episode that is held out only as many rows are taken as are missing; the others are dropped. None where
-    there are too few episodes.
+    The last episode that is held out may have more rows than needed; these rows are dropped. Return None if there are
+    too few episodes.
     """
     known, numbers = np.unique(episodes, return_inverse=True)
     if len(known) < FEWEST_EPISODES or not count:

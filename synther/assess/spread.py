@@ -1,11 +1,15 @@
-"""How far outcomes scatter when (s, a) is given: standard deviation, prediction bands, and what a classifier sees.
+"""Measure how far outcomes scatter given (s, a): their standard deviation, prediction intervals, and a classifier.
 
-Networks fitted on real rows predict the mean of each outcome column (s' - s and r), others the size of what is left.
-An outcome less its mean, divided by that size, is its standardised residual z. A network never predicts a row that it
-has learned from, and synthetic and real rows are treated alike, so that the networks' own errors cancel in a ratio.
+For example, a generator can predict the mean next state correctly, but with half of the environment's noise.
 
-Only columns that are random count. An error that is the networks' own falls when they are trained longer; the noise of
-an environment stays.
+Networks fitted on real rows predict the mean of each outcome column (s' - s and r). Other networks predict the std of
+the residual. The residual divided by this std is the standardised residual z. No network predicts a row that it has
+learned from. Synthetic and real rows are treated in the same way, so that errors of the networks cancel in a ratio.
+
+Only random columns count. If a residual is an error of the networks, it shrinks when they are trained longer. The noise
+of an environment does not.
+
+Read `figures` first, then the measures `spread_ratio`, `inside` and `information`.
 """
 
 from __future__ import annotations
@@ -31,33 +35,33 @@ from synther.data.transitions import Transitions
 Array = NDArray[Any]
 
 FEWEST_ROWS = 500
-"""Rows of either side below which nothing is said about spread."""
+"""Smallest number of reference rows, and of synthetic rows, for which the spread is measured."""
 
 NOISE_SHARE = 0.003
-"""Share of an outcome's variance that networks must leave unexplained for the column to count as random."""
+"""Smallest share of the variance of a random column that networks cannot explain."""
 
 MOST_GAIN = 0.15
-"""A column whose squared error falls by more than this share when networks train for twice as long is not random: its
-error is the networks' own."""
+"""If twice the training lowers the squared error of a column by more than this share, the column is not random: the
+error comes from the networks."""
 
 EFFORT = 0.5
-"""Steps of the networks that tell the size of residuals, as a share of the usual number."""
+"""Training steps of the networks that predict stds of residuals, and of the classifiers, as a share of the default."""
 
 BANDS = {"band_50": 0.5, "band_90": 0.9}
-"""Shares of real outcomes that the prediction bands hold."""
+"""Share of the real outcomes inside each prediction interval."""
 
 SCORED_ROWS = 10_000
-"""Rows of each side that the classifier is asked about."""
+"""Largest number of rows of each group that the classifier is scored on."""
 
 Group = tuple[Array, Array]
-"""(s, a) and standardised residuals of some rows: (n, I) and (n, D)."""
+"""Inputs (s, a) and standardised residuals of some rows: (n, I) and (n, D)."""
 
-_LIMIT = 8.0  # standardised residuals are cut here, or a single one could decide
+_LIMIT = 8.0  # standardised residuals are clipped to this range, so that a single one cannot decide
 
 
 @dataclass(frozen=True)
-class How:
-    """How networks are fitted, side by side where that is possible."""
+class FitOptions:
+    """Seed, device and thread pool of all fits. Independent networks are fitted at the same time."""
 
     seed: int
     device: torch.device | str
@@ -66,17 +70,19 @@ class How:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The rows. `real` and `synthetic` have the same length and order as in the lesson that was learned from them."""
+    """The rows to compare. `real` and `synthetic` are the rows that the lesson was learned from, in the same order."""
 
     real: Transitions
     synthetic: Transitions
     held_out: Transitions
 
 
-def figures(features: Features, lesson: Lesson, parts: Parts, how: How) -> dict[str, Figure]:
-    """`outcome_spread`, the prediction bands and `outcome_information` of the random columns; nothing where no column
-    is random."""
-    seed, device, submit = how.seed, how.device, how.pool.submit
+def figures(features: Features, lesson: Lesson, parts: Parts, options: FitOptions) -> dict[str, Figure]:
+    """Return `outcome_spread`, `band_50`, `band_90` and `outcome_information` of the random columns.
+
+    The result is empty if no column is random.
+    """
+    seed, device, submit = options.seed, options.device, options.pool.submit
     chosen = submit(random_columns, features, lesson, parts.real, seed=seed, device=device)
     fitted = submit(OutcomeModel.fit, features, lesson, parts.real, seed=seed, device=device)
     noisy, model = chosen.result(), fitted.result()
@@ -84,27 +90,31 @@ def figures(features: Features, lesson: Lesson, parts: Parts, how: How) -> dict[
         return {}
     rows = parts.real, parts.synthetic, parts.held_out
     real, synthetic, held_out = (model.standardised(part)[:, noisy] for part in rows)
-    told = submit(information, *_groups(features, parts, (real, synthetic, held_out)), seed=seed, device=device)
-    own = model.standardised(parts.synthetic, lesson.synthetic)[:, noisy]
+    classified = submit(information, *_groups(features, parts, (real, synthetic, held_out)), seed=seed, device=device)
+    around_own_mean = model.standardised(parts.synthetic, lesson.synthetic)[:, noisy]
     names = [name for name, random in zip(_outcome_names(parts.real), noisy, strict=True) if random]
-    found = _of_random_columns(names, own, real, synthetic, held_out)
-    (bits, chance), (bits_real, _) = told.result()
-    return {**found, "outcome_information": Figure(bits, bits_real, chance)}
+    spreads = _of_random_columns(names, around_own_mean, real, synthetic, held_out)
+    (bits, chance), (bits_real, _) = classified.result()
+    return {**spreads, "outcome_information": Figure(bits, bits_real, chance)}
 
 
 def _of_random_columns(
-    names: list[str], own: Array, real: Array, synthetic: Array, held_out: Array
+    names: list[str], around_own_mean: Array, real: Array, synthetic: Array, held_out: Array
 ) -> dict[str, Figure]:
-    """`own` are standardised residuals of synthetic rows around their own mean, the others around the real one."""
-    ratio, error = spread_ratio(real, own)
+    """Return the spread ratio and the prediction intervals.
+
+    All arguments are standardised residuals. `around_own_mean` are those of synthetic rows around the mean that
+    networks learned from synthetic rows. The others are around the mean learned from real rows.
+    """
+    ratio, error = spread_ratio(real, around_own_mean)
     ratio_real, error_real = spread_ratio(real, held_out)
     at, at_real = furthest(ratio, error), furthest(ratio_real, error_real)
     value = float(ratio[at])
-    found = {"outcome_spread": Figure(value, float(ratio_real[at_real]), 2 * float(error[at]) * value, names[at])}
+    result = {"outcome_spread": Figure(value, float(ratio_real[at_real]), 2 * float(error[at]) * value, names[at])}
     for name, share in BANDS.items():
         (within, off), (within_real, off_real) = (inside(real, part, share) for part in (synthetic, held_out))
-        found[name] = Figure(within, within_real, 2 * math.hypot(off, off_real))
-    return found
+        result[name] = Figure(within, within_real, 2 * math.hypot(off, off_real))
+    return result
 
 
 def _outcome_names(rows: Transitions) -> list[str]:
@@ -112,7 +122,10 @@ def _outcome_names(rows: Transitions) -> list[str]:
 
 
 def _groups(features: Features, parts: Parts, z: tuple[Array, Array, Array]) -> tuple[list[Group], list[Group]]:
-    """For `information`: what is learned from and what is asked about. No row is in both."""
+    """Return the groups that the classifiers of `information` learn from, and those they are scored on.
+
+    No row is in two groups.
+    """
     rows, unseen = len(parts.real), len(parts.held_out)
     scored = min(SCORED_ROWS, unseen // 2, rows // 3)
     half = rows // 2
@@ -128,23 +141,23 @@ def _groups(features: Features, parts: Parts, z: tuple[Array, Array, Array]) -> 
 
 @dataclass(frozen=True, eq=False)
 class OutcomeModel:
-    """Mean and scale of each outcome column given (s, a), learned from real rows."""
+    """Networks that predict mean and std of each outcome column given (s, a), learned from real rows."""
 
     features: Features
     means: Networks
     scales: Networks
     typical: Array
-    """Root mean square residual of each column: (D,)"""
+    """Root mean square residual of each column. (D,)"""
 
     @classmethod
     def fit(
         cls, features: Features, lesson: Lesson, real: Transitions, *, seed: int, device: torch.device | str = "cpu"
     ) -> OutcomeModel:
-        """`real` are the rows that the lesson was learned from, in the same order."""
-        left = residuals(lesson.networks, features, real)
-        typical = np.sqrt(np.square(left).mean(axis=0))
+        """Fit the networks of the stds. `real` are the rows that the lesson was learned from, in the same order."""
+        residual = residuals(lesson.networks, features, real)
+        typical = np.sqrt(np.square(residual).mean(axis=0))
         typical[typical == 0] = 1.0
-        target = np.clip(left / typical, -_LIMIT, _LIMIT).astype(np.float32)
+        target = np.clip(residual / typical, -_LIMIT, _LIMIT).astype(np.float32)
         draws = [[rows] for rows in usefulness.seen(len(real))]
         scales = learners.fit(
             features.decision(real), target, draws, learners.scales, seed=seed, device=device, effort=EFFORT
@@ -152,20 +165,28 @@ class OutcomeModel:
         return cls(features, lesson.networks, scales, typical)
 
     def standardised(self, rows: Transitions, means: Networks | None = None) -> Array:
-        """z of each outcome (n, D), by the real mean or by other `means`, always in units of the real scale."""
-        left = residuals(means or self.means, self.features, rows)
+        """Return the standardised residual of each outcome. (n, D)
+
+        Residuals are around the mean of real rows, or around that of other `means`. The unit is always the std that was
+        learned from real rows.
+        """
+        residual = residuals(means or self.means, self.features, rows)
         logs = _unseen(self.scales.predict(self.features.decision(rows)))
-        scaled: Array = np.clip(left / (self.typical * np.exp(np.clip(logs, -6, 6))), -_LIMIT, _LIMIT)
+        scaled: Array = np.clip(residual / (self.typical * np.exp(np.clip(logs, -6, 6))), -_LIMIT, _LIMIT)
         return scaled
 
 
 def residuals(networks: Networks, features: Features, rows: Transitions) -> Array:
-    """Outcomes less what the member that has not seen the row predicts: (n, D), in stds of the real outcomes."""
-    left: Array = features.outcome(rows).astype(np.float64) - _unseen(networks.predict(features.decision(rows)))
-    return left
+    """Return outcomes minus their predictions, in stds of the real outcomes. (n, D)
+
+    The prediction of a row comes from the member that has not learned from it.
+    """
+    residual: Array = features.outcome(rows).astype(np.float64) - _unseen(networks.predict(features.decision(rows)))
+    return residual
 
 
 def _unseen(answers: Array) -> Array:
+    """Select for each row the answer of the member that has not seen it. (members, n, D) to (n, D)"""
     members, count, _ = answers.shape
     chosen: Array = answers[usefulness.fold(count, members), np.arange(count)]
     return chosen
@@ -174,16 +195,17 @@ def _unseen(answers: Array) -> Array:
 def random_columns(
     features: Features, lesson: Lesson, real: Transitions, *, seed: int, device: torch.device | str = "cpu"
 ) -> Array:
-    """Which outcome columns are random given (s, a), and not only hard to predict: (D,) of booleans.
+    """Return which outcome columns are random given (s, a), and not only hard to predict. (D,) booleans
 
-    A network trained for half as long is compared with one of the lesson on rows that neither has seen.
+    The error of a network of the lesson is compared with that of a network trained for half as long, on rows that
+    neither has seen. If longer training hardly helps, the error is noise.
     """
     inputs, outcome = features.decision(real), features.outcome(real)
     draws = [usefulness.seen(len(real))[:1]]
     shorter = learners.fit(inputs, outcome, draws, learners.squared, seed=seed, device=device, effort=0.5)
-    asked = usefulness.fold(len(real), usefulness.MEMBERS) == 0
+    unseen = usefulness.fold(len(real), usefulness.MEMBERS) == 0
     errors = [
-        np.square(outcome[asked] - networks.predict(inputs[asked])[0], dtype=np.float64).mean(axis=0)
+        np.square(outcome[unseen] - networks.predict(inputs[unseen])[0], dtype=np.float64).mean(axis=0)
         for networks in (lesson.networks, shorter)
     ]
     unexplained = errors[0] >= NOISE_SHARE * np.maximum(outcome.var(axis=0, dtype=np.float64), 1e-12)
@@ -193,10 +215,10 @@ def random_columns(
 
 
 def spread_ratio(real: Array, others: Array) -> tuple[Array, Array]:
-    """Root mean square of `others` (m, D) divided by that of `real` (n, D), column by column, and the standard error
-    of its logarithm.
+    """Return the root mean square of `others` (m, D) divided by that of `real` (n, D), and the standard error of its
+    logarithm. Both are (D,).
 
-    Range 0 to infinity; 1 is right, less is too narrow.
+    Range 0 to infinity. 1 is right, less than 1 is too narrow.
     """
     squares = [np.square(part) for part in (real, others)]
     means = [np.maximum(part.mean(axis=0), 1e-12) for part in squares]
@@ -205,15 +227,16 @@ def spread_ratio(real: Array, others: Array) -> tuple[Array, Array]:
 
 
 def furthest(ratio: Array, error: Array) -> int:
-    """The column whose ratio is furthest from 1, two standard errors taken off."""
+    """Return the column with the ratio furthest from 1 on a logarithmic scale, less two standard errors."""
     return int(np.argmax(np.abs(np.log(np.maximum(ratio, 1e-6))) - 2 * error))
 
 
 def inside(real: Array, others: Array, share: float) -> tuple[float, float]:
-    """Mean over columns of the share of `others` (m, D) in the band that holds the middle `share` of `real` (n, D), and
-    its standard error.
+    """Return the share of `others` (m, D) inside the interval that contains the middle `share` of `real` (n, D), as a
+    mean over columns, and its standard error.
 
-    Range 0 to 1; best is what other real rows reach, about `share`. More is too narrow, less too wide or off centre.
+    Range 0 to 1. The best value is that of other real rows, about `share`. A larger value means that `others` are too
+    narrow, a smaller one that they are too wide or off centre.
     """
     low, high = np.quantile(real, [(1 - share) / 2, (1 + share) / 2], axis=0)
     each = ((others >= low) & (others <= high)).mean(axis=1)
@@ -227,14 +250,15 @@ def information(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> list[tuple[float, float]]:
-    """How many bits an outcome adds to what (s, a) tells about whether a row is of the first group or of another, for
-    each of the others; and two standard errors of it.
+    """Return, for each group after the first, how many bits the outcome gives a classifier that separates it from the
+    first group and already knows (s, a); and two standard errors.
 
-    A group is a pair of (s, a) and z, (n, I) and (n, D). Two networks learn to tell groups apart, one from both parts
-    and one from (s, a) alone; what the former gains is the figure. So (s, a) may be distributed differently in the
-    groups without counting. Range 0 (outcomes are distributed alike) to 1 (an outcome gives every row away).
+    A group is a pair of (s, a) and z, (n, I) and (n, D). Two networks learn to separate groups, one from (s, a) and z,
+    the other one from (s, a) alone. The figure is the difference of their log losses. So a different distribution of
+    (s, a) in the groups does not count. Range 0 (the same distribution of outcomes) to 1 (every outcome reveals its
+    group).
     """
-    learned = [_told(*group) for group in fitted]
+    learned = [_inputs(*group) for group in fitted]
     edges = np.cumsum([0, *(len(part) for part in learned)])
     pools = [np.arange(start, end) for start, end in pairwise(edges)]
     halves = [(pool[: len(pool) // 2], pool[len(pool) // 2 :]) for pool in pools]
@@ -243,24 +267,25 @@ def information(
     networks = learners.fit(
         np.concatenate(learned), target, draws, learners.flags, seed=seed, device=device, effort=EFFORT
     )
-    found = []
+    results = []
     for number, group in enumerate(scored[1:]):
         gains = []
-        for asked, sign in ((scored[0], -1.0), (group, 1.0)):
-            both, alone = np.split(_told(*asked), 2)
+        for rows, sign in ((scored[0], -1.0), (group, 1.0)):
+            both, alone = np.split(_inputs(*rows), 2)
             logits = [networks.predict(part)[2 * number + blind, :, 0] for blind, part in enumerate((both, alone))]
             losses = [np.logaddexp(0.0, -sign * part.astype(np.float64)) / np.log(2) for part in logits]
             gains.append(losses[1] - losses[0])
         mean = float(np.mean([gain.mean() for gain in gains]))
         error = float(np.sqrt(sum(gain.var() / len(gain) for gain in gains)) / 2)
-        found.append((float(np.clip(mean, 0.0, 1.0)), 2 * error))
-    return found
+        results.append((float(np.clip(mean, 0.0, 1.0)), 2 * error))
+    return results
 
 
-def _told(decision: Array, outcome: Array) -> Array:
-    """The inputs of a network: every row with its outcome, then every row without it. (2 n, I + 2 D)
+def _inputs(decision: Array, outcome: Array) -> Array:
+    """Return the inputs of the classifiers: every row with its outcome, then every row without it. (2 n, I + 2 D)
 
-    Sizes stand beside values: a narrower law differs in them, and a small network learns no squares in a few steps.
+    The outcome is given together with its absolute value. A narrower distribution differs in absolute values, and a
+    small network cannot learn them in a few steps.
     """
     both = np.hstack([decision, outcome, np.abs(outcome)]).astype(np.float32)
     alone = both.copy()

@@ -1,4 +1,4 @@
-"""Columns in units that can be added up: stds of the real rows from their mean."""
+"""Scale columns with mean and std of the real rows, so that errors in different columns can be compared and added."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _BLOCK_ROWS = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """scaled = (value - centre) / std, with the real rows' figures; `varies` marks columns that have a scale."""
+    """scaled = (value - centre) / std, with mean and std of the real rows."""
 
     centre: Array
     std: Array
-    """1 where a column never changes: it has no scale of its own."""
+    """Std of each column; 1 for columns without a scale (see `varies`)."""
     varies: Array
+    """Whether each column has a scale: it is not constant, and its std is finite."""
 
     @classmethod
     def of(cls, matrix: Array) -> Standard:
-        """Of the columns of (n, D)."""
+        """Compute mean and std of the columns of (n, D)."""
         moments = Moments(matrix.shape[1])
         for start in range(0, len(matrix), _BLOCK_ROWS):
             moments.add(matrix[start : start + _BLOCK_ROWS].astype(np.float64, copy=False))
@@ -36,7 +37,10 @@ class Standard:
         return cls(centre, np.where(varies, std, 1.0), varies)
 
     def scaled(self, matrix: Array, limit: float) -> Array:
-        """(n, D) as float32, cut at `limit` stds: one absurd value must not outweigh all the others."""
+        """Return the scaled matrix (n, D) in float32, clipped to `limit` stds.
+
+        Without a limit, one extreme value could outweigh all others.
+        """
         scaled = np.empty(matrix.shape, np.float32)
         for start in range(0, len(matrix), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
@@ -46,6 +50,6 @@ class Standard:
         return scaled
 
     def raw(self, scaled: Array) -> Array:
-        """Back from `scaled`, in float64."""
+        """Convert scaled values back to the original units, in float64."""
         values: Array = scaled.astype(np.float64) * self.std + self.centre
         return values

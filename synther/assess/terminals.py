@@ -1,4 +1,4 @@
-"""Whether episodes end where they should: the terminal flags of rows against those of a judge."""
+"""Compare the terminal flags of rows with the right flags, which a simulator or a `TerminalJudge` gives."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Each from 0 to 1; higher is better. None where there is nothing to count."""
+    """Accuracy, precision and recall of terminal flags. Range 0 to 1; higher is better."""
 
     correct: float
-    """Share of rows whose flag is the judge's."""
+    """Share of the rows with the right flag."""
     precision: float | None
-    """Share of the rows flagged terminal that are."""
+    """Of the rows flagged terminal, the share that is terminal. None if no row is flagged."""
     recall: float | None
-    """Share of the rows that are terminal that are flagged."""
+    """Of the terminal rows, the share that is flagged. None if no row is terminal."""
 
 
 def agreement(flagged: Array, truth: Array) -> Agreement:
-    """Of two arrays of booleans (n,)."""
+    """Compare flags with the right flags, both booleans (n,)."""
     both, claimed, true = (int(np.count_nonzero(flags)) for flags in (flagged & truth, flagged, truth))
     return Agreement(
         correct=float(np.mean(flagged == truth)),
@@ -41,12 +41,11 @@ def agreement(flagged: Array, truth: Array) -> Agreement:
 
 
 class TerminalJudge:
-    """Tells from the rest of a row whether it is terminal, as learned from real rows.
+    """Decides whether rows are terminal without looking at their flags. It has learned this from real rows.
 
-    Where a tree of thresholds explains the real terminals, as it does for most environments, that decides. Otherwise a
-    network does, from s, a and s'. Terminals are rare: half of what it learns from are terminals. It then calls
-    terminal what it finds likeliest, as often as the rows it learned from are. Where all real rows have the same flag,
-    so has its answer.
+    If a tree of thresholds explains the real terminals, as for most environments, the tree decides. Otherwise a network
+    decides from s, a and s'. Half of its training rows are terminals, because terminals are rare. Its threshold is
+    chosen such that it flags the real rows at their real rate. If all real rows have the same flag, this is the answer.
     """
 
     def __init__(self, features: Features, real: Transitions, *, seed: int, device: torch.device | str = "cpu") -> None:
@@ -64,7 +63,7 @@ class TerminalJudge:
             self.threshold = float(np.quantile(self._logits(self.networks, inputs), 1.0 - rate))
 
     def __call__(self, rows: Transitions) -> Array:
-        """Its flag for each row, whatever the row's own flag is."""
+        """Return whether each row should be terminal. (n,) booleans"""
         if self.tree is not None:
             return self.tree.decide(rows)
         if self.networks is None:

@@ -1,11 +1,11 @@
-"""Train on synthetic, test on real: what learners know about held-out real rows after seeing only generated ones.
+"""Train on synthetic, test on real: score networks that learned from synthetic rows on held-out real rows.
 
-Two tasks that every agent has in some form: to predict the outcome (s' - s and r) of s and a, and to imitate the
-actions. Each is learned three times, from synthetic rows, from as many real rows, and from batches that are half and
-half; all three are scored on the same held-out real rows.
+There are two tasks, which every agent has in some form: predict the outcome (s' - s and r) from s and a (`outcomes`),
+and imitate the actions (`actions`). Each task is learned three times: from synthetic rows, from the same number of real
+rows, and half and half. All networks are scored on the same held-out real rows.
 
-Every member leaves out a part of the rows (its fold), so that each row has one member that has not seen it: the errors
-of those members are as large as on new rows, and all rows can tell how far outcomes scatter (`spread.py`).
+Each network (member) leaves out one fold of the rows. So every row has one member that has not seen it. The errors of
+these members are as large as on new rows, and `spread.py` uses them to measure how far outcomes scatter.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from synther.data.transitions import Transitions
 Array = NDArray[Any]
 
 MEMBERS = 3
-"""Networks fitted on each kind of rows; scores are averaged over them."""
+"""Number of networks fitted on each kind of rows. Scores are averaged over them."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What was learned from each kind of rows. Higher is better, 1 is everything there is to know."""
+    """Scores on held-out real rows after learning from each kind of rows. Higher is better, 1 is perfect."""
 
     synthetic: float
     mixed: float
@@ -39,11 +39,13 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
+    """The result of learning one task from each kind of rows."""
+
     scores: Scores
     networks: Networks
-    """Those fitted on real rows."""
+    """The networks fitted on real rows."""
     synthetic: Networks
-    """Those fitted on synthetic rows."""
+    """The networks fitted on synthetic rows."""
 
 
 def outcomes(
@@ -55,7 +57,10 @@ def outcomes(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> Lesson:
-    """A model of the world. Scores are R^2: 1 is best, 0 no better than the mean outcome, without lower end."""
+    """Learn to predict outcomes from s and a.
+
+    Scores are R^2. 1 is best, 0 is no better than the mean outcome, and there is no lower end.
+    """
     inputs = [features.decision(rows) for rows in (real, synthetic)]
     targets = [features.outcome(rows) for rows in (real, synthetic)]
     networks = _fit(inputs, targets, learners.squared, seed, device)
@@ -72,39 +77,41 @@ def actions(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> Lesson:
-    """A cloned behaviour. Scores are R^2 for continuous actions, and for discrete ones the share of rows whose action
-    it names: 1 is best."""
+    """Learn to imitate the actions from s.
+
+    Scores are R^2 for continuous actions, and the share of correct actions for discrete ones. 1 is best.
+    """
     discrete = features.action_values is not None
     inputs = [features.state(rows) for rows in (real, synthetic)]
     targets = [features.action(rows) for rows in (real, synthetic)]
     networks = _fit(inputs, targets, learners.classes if discrete else learners.squared, seed, device)
     answers, truth = networks.predict(features.state(held_out)), features.action(held_out)
-    score = named if discrete else explained
+    score = accuracy if discrete else explained
     return _lesson([score(answer, truth) for answer in answers], networks)
 
 
 def explained(answer: Array, truth: Array) -> float:
-    """R^2 over all columns of (n, D) together: 1 - squared errors / squared distances from the mean.
+    """Return R^2 over all columns of (n, D) together: 1 - squared errors / squared distances from the mean.
 
-    Range minus infinity to 1 (best). Where the truth never changes: 1 for the right answer, else 0.
+    Range minus infinity to 1 (best). If the truth is constant: 1 for the right answer, else 0.
     """
     errors = float(np.square(answer - truth, dtype=np.float64).sum())
     total = float(np.square(truth - truth.mean(axis=0, dtype=np.float64)).sum())
     return 1.0 - errors / total if total > 0 else float(errors < 1e-6 * truth.size)
 
 
-def named(answer: Array, truth: Array) -> float:
-    """Share of rows whose highest answer is at the column of the true value. Range 0 to 1 (best)."""
+def accuracy(answer: Array, truth: Array) -> float:
+    """Return the share of rows in which the column of the largest answer is the true one. Range 0 to 1 (best)."""
     return float(np.mean(answer.argmax(axis=1) == np.where(truth.any(axis=1), truth.argmax(axis=1), -1)))
 
 
 def fold(count: int, members: int) -> Array:
-    """For each of `count` rows the member that has not seen it (n,). Rows come in random order."""
+    """Return for each of `count` rows the member that does not learn from it. (n,) Rows are in random order."""
     return np.arange(count) % members
 
 
 def seen(count: int) -> list[Array]:
-    """For each member the numbers of the rows that it learns from; a single member learns from all of them."""
+    """Return for each member the numbers of the rows that it learns from. A single member learns from all rows."""
     left_out = fold(count, MEMBERS)
     return [np.flatnonzero((left_out != member) | (MEMBERS == 1)) for member in range(MEMBERS)]
 
@@ -112,6 +119,7 @@ def seen(count: int) -> list[Array]:
 def _fit(
     inputs: list[Array], targets: list[Array], loss: learners.Loss, seed: int, device: torch.device | str
 ) -> Networks:
+    """Fit `MEMBERS` networks on real rows, then as many on synthetic rows, then as many half and half."""
     real, synthetic = (seen(len(rows)) for rows in inputs)
     synthetic = [rows + len(inputs[0]) for rows in synthetic]
     both = zip(real, synthetic, strict=True)
@@ -120,6 +128,7 @@ def _fit(
 
 
 def _lesson(scores: list[float], networks: Networks) -> Lesson:
+    """Average the scores over the members of each kind of rows, in the order of `_fit`."""
     real, synthetic, mixed = np.reshape(scores, (3, MEMBERS)).mean(axis=1).tolist()
     parts = networks.members(0, MEMBERS), networks.members(MEMBERS, 2 * MEMBERS)
     return Lesson(Scores(synthetic, mixed, real), *parts)

@@ -61,7 +61,7 @@ class TestFit:
         inputs = normal(2_000, 2, 0)
         targets = np.eye(3, dtype=np.float32)[np.digitize(inputs[:, 0], [-0.5, 0.5])]
         networks = learners.fit(inputs, targets, [[np.arange(2_000)]], learners.classes, seed=0)
-        assert usefulness.named(networks.predict(inputs)[0], targets) > 0.95
+        assert usefulness.accuracy(networks.predict(inputs)[0], targets) > 0.95
 
 
 class TestAuc:
@@ -115,7 +115,7 @@ def test_explained_at_best_at_worst_and_without_anything_to_explain() -> None:
 
 
 def test_an_action_nobody_knows_is_never_named() -> None:
-    assert usefulness.named(np.eye(2)[[0, 1, 0]], np.array([[1, 0], [1, 0], [0, 0]])) == pytest.approx(1 / 3)
+    assert usefulness.accuracy(np.eye(2)[[0, 1, 0]], np.array([[1, 0], [1, 0], [0, 0]])) == pytest.approx(1 / 3)
 
 
 class TestFeatures:

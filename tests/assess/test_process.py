@@ -63,9 +63,9 @@ def test_what_is_shown_is_limited_and_keeps_both_ends() -> None:
         (np.zeros(3), np.zeros((1, 1, 3)), [1.0], (), "matrix"),
         (np.zeros((4, 2)), np.zeros((1, 1, 3)), [1.0], (), r"\(levels, rows, 2\)"),
         (np.zeros((4, 2)), np.zeros((2, 1, 2)), [1.0], (), "each of the 2 steps"),
-        (np.zeros((4, 2)), np.zeros((2, 1, 2)), [1.0, 0.0], (b"",), "a frame for each of the 2 steps"),
-        (np.full((4, 2), np.nan), np.zeros((1, 1, 2)), [1.0], (), "real rows hold"),
-        (np.zeros((4, 2)), np.full((1, 1, 2), np.inf), [1.0], (), "paths hold"),
+        (np.zeros((4, 2)), np.zeros((2, 1, 2)), [1.0, 0.0], (b"",), "one frame for each of the 2 steps"),
+        (np.full((4, 2), np.nan), np.zeros((1, 1, 2)), [1.0], (), "real rows contain"),
+        (np.zeros((4, 2)), np.full((1, 1, 2), np.inf), [1.0], (), "paths contain"),
     ],
 )
 def test_refusals(real, paths, sigmas, frames, about: str) -> None:

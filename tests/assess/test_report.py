@@ -214,11 +214,11 @@ def test_the_footer_says_who_made_the_page_and_how() -> None:
 
 
 def test_notes_about_samplers_stand_with_the_samplers() -> None:
-    text = page(replace(example(), notes=("network calls: each sampler made 500 rows", "another note")))
+    text = page(replace(example(), notes=("network calls: each sampler generated 500 rows", "another note")))
     head, _, rest = text.partition("<main>")
     assert "another note" in head
     assert "500 rows" not in head
-    assert "Each sampler made 500 rows." in rest
+    assert "Each sampler generated 500 rows." in rest
 
 
 def test_rare_values_can_be_seen() -> None:

@@ -14,7 +14,7 @@ from synther.assess.assessment import Verdict
 from synther.assess.features import Features
 from synther.assess.judge import assess
 from synther.assess.metrics import Figure, measure
-from synther.assess.spread import BANDS, How, Parts, figures, furthest, information, inside, spread_ratio
+from synther.assess.spread import BANDS, FitOptions, Parts, figures, furthest, information, inside, spread_ratio
 from synther.assess.verdict import LIMITS, votes
 from synther.data import shipped
 from synther.data.transitions import Transitions
@@ -31,7 +31,7 @@ def found(world: World, factor: float, rows: int = 3_000) -> dict[str, Figure]:
     features = Features.of(real)
     lesson = usefulness.outcomes(features, real, synthetic, held_out, seed=0)
     with ThreadPoolExecutor(1) as pool:
-        return figures(features, lesson, Parts(real, synthetic, held_out), How(0, "cpu", pool))
+        return figures(features, lesson, Parts(real, synthetic, held_out), FitOptions(0, "cpu", pool))
 
 
 def against(figures: dict[str, Figure]) -> set[str]:
