@@ -1,4 +1,8 @@
-"""Windows of n steps: the rewards between a state and the one n steps later, for n-step targets."""
+"""Compute the rows and discounted rewards of n-step targets.
+
+For example, a 3-step target needs the state s_t, the rewards r_t, r_{t+1} and r_{t+2}, and the state s_{t+3}. These
+three rows are a window.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from synther.errors import ConfigError
 
 
 class Windows(NamedTuple):
-    """M windows of at most n rows, in the order of their first rows."""
+    """M windows of up to n consecutive rows, in the order of their first rows."""
 
     first: NDArray[np.int64]
     """Index of the first row. (M,)"""
@@ -30,11 +34,12 @@ def windows(
     *,
     shortened: bool = False,
 ) -> Windows:
-    """The windows of `n` rows within episodes. All arrays are (N,).
+    """Return all windows of `n` rows that lie within one episode. All arrays are (N,).
 
-    `over` marks rows that the next row does not continue: terminals, time limits, gaps. A window that a terminal cuts
-    short is kept, because nothing is bootstrapped there. A window that anything else cuts short is left out, because
-    the state n steps later is not known; with `shortened` it is kept, and ends in the last known state.
+    `over` marks rows after which the episode does not continue in the next row: terminals, time limits and gaps. A
+    shorter window that ends with a terminal is kept, because its target needs no next state. Other shorter windows are
+    left out, because the state n steps later is unknown. With `shortened` they are kept, and end in the last known
+    state.
     """
     check_n_step(n)
     count = len(reward)
@@ -44,7 +49,7 @@ def windows(
     first = rows if shortened else np.flatnonzero((end - rows >= n - 1) | terminal[end])
     last = np.minimum(first + n - 1, end[first])
     total = np.zeros(len(first))
-    for step in range(min(n, count)):  # in this order, so that the sum does not depend on how rows are cut into pieces
+    for step in range(min(n, count)):  # fixed order: the sum must not depend on how rows are split
         place = first + step
         inside = place <= last
         total[inside] += discount**step * reward[place[inside]].astype(np.float64)
@@ -52,5 +57,6 @@ def windows(
 
 
 def check_n_step(n: int) -> None:
+    """Raise `ConfigError` if `n` is not a whole number of at least 1."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigError(f"n_step must be a whole number of at least 1, got {n!r}")

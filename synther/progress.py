@@ -1,6 +1,7 @@
-"""How long work reports itself: one interface, drawn on stderr by whoever runs the work.
+"""Report the progress of long work through one small interface.
 
-The library calls `Progress.phase(name, total)` and advances what it gets; it never prints.
+The library calls `Progress.phase(name, total)` and advances the phase. It never prints. The caller chooses what is
+shown: `Bars` on a terminal, `Lines` in log files, `Notebook` in Jupyter, or `Silent`.
 """
 
 from __future__ import annotations
@@ -16,31 +17,35 @@ if TYPE_CHECKING:
 
 
 class Phase(Protocol):
+    """A part of the work with a known number of units, such as the steps of a fit."""
+
     def advance(self, amount: int, note: str = "") -> None:
-        """Report `amount` more units done, with a short figure such as the current loss."""
+        """Report that `amount` more units are done. `note` is a short figure, such as the current loss."""
 
 
 @runtime_checkable
 class Measuring(Phase, Protocol):
-    """A phase that also wants to know what is measured."""
+    """A phase that also receives measurements."""
 
     def measured(self, step: int, figures: Mapping[str, float]) -> None:
         """Report figures after `step` units, such as the held-out loss."""
 
 
 def measured(phase: Phase, step: int, figures: Mapping[str, float]) -> None:
-    """Report figures to a phase that wants to know them."""
+    """Report figures to `phase` if it is `Measuring`."""
     if isinstance(phase, Measuring):
         phase.measured(step, figures)
 
 
 class Progress(Protocol):
+    """Shows the progress of work that consists of phases."""
+
     def phase(self, name: str, total: int, start: int = 0) -> AbstractContextManager[Phase]:
-        """Open a phase of `total` units of which `start` were done by an earlier run."""
+        """Open a phase of `total` units. An earlier run has already done `start` of them."""
 
 
 class Silent:
-    """Reports nothing."""
+    """Shows nothing."""
 
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
@@ -53,7 +58,7 @@ class _NoPhase:
 
 
 class Lines:
-    """A line at the start of a phase, at every tenth of it, and at least every `pause` seconds: for logs and pipes."""
+    """Prints a line at the start of a phase, at every tenth of it, and at least every `pause` seconds."""
 
     def __init__(self, stream: TextIO | None = None, pause: float = 30.0) -> None:
         self.stream, self.pause = stream or sys.stderr, pause
@@ -87,7 +92,7 @@ class _LinePhase:
 
 
 class Bars:
-    """A bar a phase, on a terminal; those of phases that are open at once stand below each other."""
+    """Draws one bar per phase on a terminal. Bars of phases that are open at the same time are below each other."""
 
     def __init__(self) -> None:
         self._shown: RichProgress | None = None
@@ -107,8 +112,8 @@ class Bars:
         try:
             yield BarPhase()
         finally:
-            if len(bars.task_ids) > 1:  # it stays, above those that still move
-                bars.console.print(bars.make_tasks_table([each for each in bars.tasks if each.id == task]))
+            if len(bars.task_ids) > 1:  # print the finished bar above the others
+                bars.console.print(bars.make_tasks_table([one for one in bars.tasks if one.id == task]))
                 bars.remove_task(task)
             else:
                 bars.stop()
@@ -133,10 +138,10 @@ def _bars() -> RichProgress:
 
 
 class Notebook:
-    """A bar a phase, below the cell of a notebook. It needs no widgets."""
+    """Draws one bar per phase below the cell of a notebook. It needs no widgets."""
 
     pause = 0.2
-    """Seconds between two pictures of a bar."""
+    """Shortest time between two updates of a bar, in seconds."""
 
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
@@ -178,20 +183,20 @@ class _NotebookPhase:
 
 
 def _in_notebook() -> bool:
-    """Whether this is a kernel of Jupyter, where stderr is no terminal but pictures can be shown."""
+    """Return whether this process is a Jupyter kernel. There stderr is not a terminal, but HTML can be shown."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return shell is not None and hasattr(shell, "kernel")
 
 
 def on_stderr() -> Progress:
-    """Bars on a terminal and in a notebook, lines elsewhere."""
+    """Return bars on a terminal and in a notebook, and lines elsewhere."""
     if _in_notebook():
         return Notebook()
     return Bars() if sys.stderr.isatty() else Lines()
 
 
 def resolve(progress: Progress | bool) -> Progress:
-    """What a caller's `progress=` argument means: an object, or True for stderr and False for silence."""
+    """Return the progress object for the argument `progress=`: True shows progress on stderr, False shows nothing."""
     if isinstance(progress, bool):
         return on_stderr() if progress else Silent()
     return progress

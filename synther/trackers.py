@@ -1,4 +1,7 @@
-"""TensorBoard and Weights & Biases, and fits that can be watched in TensorBoard while they run.
+"""Write measurements to TensorBoard and Weights & Biases.
+
+`Trackers` writes the measurements of a training run. `Watched` is a progress object that writes the measurements of any
+fit to TensorBoard while it runs:
 
     model.fit(rows, progress=Watched("watched"))
 
@@ -26,23 +29,25 @@ from synther.progress import Measuring, Phase, Progress, measured, on_stderr
 log = logging.getLogger(__name__)
 
 Wanted = Literal["auto", "on", "off"]
+"""Whether to write TensorBoard events. "auto" writes them if TensorBoard is installed."""
 
 Layout = dict[str, dict[str, list[Any]]]
-"""Charts by group and title, as TensorBoard's page "Custom Scalars" takes them."""
+"""Charts by group and title, in the format of TensorBoard's page "Custom Scalars"."""
 LayoutOf = Callable[[Collection[str]], Layout]
-"""The charts of the curves that have these names."""
+"""A function that returns the charts for curves with the given names."""
 
 
 def of_fits(tags: Collection[str]) -> Layout:
-    """The charts of a fit in which curves of these names were written."""
+    """Return the charts of a fit, for curves with these names."""
     charts = {"loss": _lines("fit/(loss|held_out)"), "against real rows": _lines("comparison/.*")}
     return _with_curves({"Generator": charts}, tags)
 
 
 def of_runs(tags: Collection[str]) -> Layout:
-    """The charts of a run: a band over the seeds for each arm, losses, refreshes of generators, speed.
+    """Return the charts of a training run, for curves with these names.
 
-    Where TensorBoard shows several runs, charts that are the same in all of them become one, with the curves of all.
+    They show a band over the seeds for each arm, losses, refreshes of the generators, and speed. If TensorBoard shows
+    several runs, it merges charts that are equal in all runs, so each merged chart has the curves of all runs.
     """
     means = [tag.split("/") for tag in sorted(tags) if tag.endswith("/mean") and not tag.startswith("refresh/")]
     agents = {}
@@ -64,16 +69,18 @@ def of_runs(tags: Collection[str]) -> Layout:
 
 
 def _band(name: str) -> list[Any]:
+    """Return a chart with the mean of a figure, and a band from its minimum to its maximum."""
     return ["Margin", [f"{name}/{part}" for part in ("mean", "min", "max")]]
 
 
 def _lines(pattern: str) -> list[Any]:
-    """All curves whose whole name is of the pattern. TensorBoard only asks that its start be."""
+    """Return a chart of all curves with names that match `pattern` completely. TensorBoard only matches the start of
+    names, so the pattern ends with `$`."""
     return ["Multiline", [f"{pattern}$"]]
 
 
 def _with_curves(layout: Layout, tags: Collection[str]) -> Layout:
-    """`layout` without charts that would be empty: TensorBoard shows a warning in their place."""
+    """Return `layout` without empty charts, because TensorBoard shows a warning in place of an empty chart."""
 
     def has_curves(kind: str, names: list[str]) -> bool:
         return all(any(re.match(name, tag) if kind == "Multiline" else name == tag for tag in tags) for name in names)
@@ -86,7 +93,7 @@ def _with_curves(layout: Layout, tags: Collection[str]) -> Layout:
 
 
 class Trackers:
-    """All trackers of the work in `folder`. One that fails causes one warning and is dropped."""
+    """All trackers of the run in `folder`. A tracker that fails logs one warning and is then ignored."""
 
     def __init__(self, folder: Path, tensorboard: Wanted, wandb: str | None, layout: LayoutOf) -> None:
         self._all: dict[str, _TensorBoard | _WeightsAndBiases] = {}
@@ -98,30 +105,34 @@ class Trackers:
                 self._all["Weights & Biases"] = _WeightsAndBiases(folder, wandb)
 
     def write(self, step: int, seconds: float, figures: Mapping[str, float]) -> None:
+        """Write figures by name, measured at `step`, `seconds` after the start."""
         for name, tracker in list(self._all.items()):
             with self._forgiving(name):
                 tracker.write(step, seconds, figures)
 
     def close(self, failed: bool = False) -> None:
+        """Finish all trackers. `failed` says that the run ended with an error."""
         for name, tracker in list(self._all.items()):
             with self._forgiving(name):
                 tracker.close(failed)
 
     @contextmanager
     def _forgiving(self, name: str) -> Iterator[None]:
+        """Log a warning and remove the tracker if it raises an exception. Errors of SynthER itself are raised."""
         try:
             yield
         except SyntherError:
             raise
-        except Exception as error:  # a full disk, a lost network, whatever their libraries raise
+        except Exception as error:  # for example a full disk, or no network
             self._all.pop(name, None)
             log.warning("%s failed (%s: %s): the work continues without it", name, type(error).__name__, error)
 
 
 class Watched:
-    """Progress that is also written as TensorBoard events to `folder`, and shown by `inner` as usual.
+    """Progress that also writes measurements as TensorBoard events to `folder`.
 
-    A phase that comes again, such as the fit of every refresh, continues the curve of the one before.
+    `inner` shows the progress as usual. If a phase is repeated, such as the fit of every refresh, its curve continues
+    after that of the previous one.
     """
 
     def __init__(self, folder: str | PathLike[str], inner: Progress | None = None) -> None:
@@ -140,17 +151,17 @@ class Watched:
     def write(self, name: str, step: int, figures: Mapping[str, float]) -> None:
         """Write figures as `name/FIGURE`."""
         self._steps[name] = step
-        if self._trackers is None:  # not before there is something: another run may own the folder
+        if self._trackers is None:  # created late, because creating it deletes the events of an earlier run
             self._trackers = Trackers(self.folder, "on", None, of_fits)
-        told = {f"{name}/{figure}": value for figure, value in figures.items()}
-        self._trackers.write(step, time.monotonic() - self._began, told)
+        tagged = {f"{name}/{figure}": value for figure, value in figures.items()}
+        self._trackers.write(step, time.monotonic() - self._began, tagged)
 
     def fitted(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Write the measurements of a fit if an earlier process has finished it."""
+        """Write the measurements of a fit that an earlier process has finished."""
         if "fit" not in self._steps:
             for entry in history:
-                told = {name: entry[name] for name in ("loss", "held_out") if name in entry}
-                self.write("fit", int(entry["step"]), told)
+                figures = {name: entry[name] for name in ("loss", "held_out") if name in entry}
+                self.write("fit", int(entry["step"]), figures)
 
     def close(self) -> None:
         if self._trackers is not None:
@@ -158,6 +169,8 @@ class Watched:
 
 
 class _WatchedPhase(Measuring):
+    """A phase that passes progress to `inner` and measurements to its owner. `before` is the last step before it."""
+
     def __init__(self, owner: Watched, name: str, before: int, inner: Phase) -> None:
         self._owner, self._name, self._before, self._inner = owner, name, before, inner
 
@@ -170,20 +183,21 @@ class _WatchedPhase(Measuring):
 
 
 class _TensorBoard:
-    """Events in a folder of their own, which is written again each time: single events cannot be removed from it."""
+    """Writes events to the subfolder `tensorboard`. Each process deletes and rewrites it, because single events cannot
+    be removed."""
 
     def __init__(self, folder: Path, layout: LayoutOf) -> None:
-        own, described = folder / "tensorboard", folder / "run.json"
-        if own.exists():
-            shutil.rmtree(own)
-        self._began = described.stat().st_mtime if described.exists() else time.time()
-        self._writer = _library("torch.utils.tensorboard").SummaryWriter(str(own))
+        events, description = folder / "tensorboard", folder / "run.json"
+        if events.exists():
+            shutil.rmtree(events)
+        self._began = description.stat().st_mtime if description.exists() else time.time()
+        self._writer = _library("torch.utils.tensorboard").SummaryWriter(str(events))
         self._layout, self._tags, self._shown = layout, set[str](), Layout()
 
     def write(self, step: int, seconds: float, figures: Mapping[str, float]) -> None:
         self._tags |= figures.keys()
         layout = self._layout(self._tags)
-        if layout != self._shown:  # the latest is the one that is drawn
+        if layout != self._shown:  # TensorBoard shows the latest layout
             self._writer.add_custom_scalars(layout)
             self._shown = layout
         for name, value in figures.items():
@@ -195,25 +209,25 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """One run there for one run here, with an id that is kept in `wandb.json`.
+    """Writes to one run of Weights & Biases, with an id that is saved in `wandb.json`.
 
-    Earlier measurements are written again if they are missing there. Online runs report their last step; offline runs
-    of an earlier process are removed.
+    A process that continues a run writes all measurements again. Online runs know their last step, and only later
+    measurements are sent. Offline runs of an earlier process are removed.
     """
 
     def __init__(self, folder: Path, project: str) -> None:
         wandb = _library("wandb")
-        kept = folder / "wandb.json"
-        known = read_object(kept) if kept.exists() else {}
-        if known.get("project") != project:
-            known = {"project": project, "id": secrets.token_hex(8)}
-            write_object(kept, known)
-        for left in (folder / "wandb").glob("offline-run-*"):
-            shutil.rmtree(left)
+        file = folder / "wandb.json"
+        saved = read_object(file) if file.exists() else {}
+        if saved.get("project") != project:
+            saved = {"project": project, "id": secrets.token_hex(8)}
+            write_object(file, saved)
+        for earlier in (folder / "wandb").glob("offline-run-*"):
+            shutil.rmtree(earlier)
         try:
             self._run = wandb.init(
                 project=project,
-                id=known["id"],
+                id=saved["id"],
                 resume="allow",
                 name=folder.resolve().name,
                 dir=str(folder),
@@ -221,10 +235,10 @@ class _WeightsAndBiases:
                 settings=wandb.Settings(console="off", silent=True),
             )
         except wandb.errors.UsageError as error:
-            raise ConfigError(f"Weights & Biases: {error} Or set WANDB_MODE=offline, or leave --wandb out") from None
+            raise ConfigError(f"Weights & Biases: {error} Or set WANDB_MODE=offline, or remove --wandb") from None
 
     def write(self, step: int, seconds: float, figures: Mapping[str, float]) -> None:
-        if step >= self._run.step:  # they take each number once, and in order
+        if step >= self._run.step:  # each step can be logged once, in ascending order
             self._run.log({**figures, "seconds": seconds}, step=step, commit=True)
 
     def close(self, failed: bool) -> None:
@@ -232,7 +246,7 @@ class _WeightsAndBiases:
 
 
 def check(tensorboard: Wanted, wandb: str | None) -> None:
-    """Refuse trackers that are not installed, before there is a folder."""
+    """Raise `MissingExtra` if a tracker is not installed. Call this before creating a folder."""
     if tensorboard == "on":
         _library("torch.utils.tensorboard")
     if wandb is not None:
@@ -240,6 +254,7 @@ def check(tensorboard: Wanted, wandb: str | None) -> None:
 
 
 def _wanted(tensorboard: Wanted) -> bool:
+    """Return whether to write TensorBoard events. For "auto", log why if TensorBoard is not installed."""
     if tensorboard == "auto":
         try:
             _library("torch.utils.tensorboard")
@@ -250,6 +265,7 @@ def _wanted(tensorboard: Wanted) -> bool:
 
 
 def _library(name: str) -> Any:
+    """Import a library of a tracker, or raise `MissingExtra`."""
     try:
         return import_module(name)
     except ImportError:
