@@ -124,7 +124,7 @@ class Learner:
         self.config, self.seeds, self.device, self.choices = config, tuple(seeds), device, choices
         self.precision, self.n_step = precision_for(precision, device), n_step
         self.steps = 0
-        """Number of steps of which the rows were added."""
+        """Number of steps that were added."""
         self.rounds = 0
         """Number of finished `train` calls."""
         with self._working():

@@ -340,7 +340,7 @@ class _Modules(TypedDict):
     free: int
 
 
-_DEEPEST = 10_000  # maximum number of layers in a file, so that a damaged file cannot exhaust the memory
+_DEEPEST = 10_000  # maximum number of layers; a file with more is refused as damaged
 
 
 def described_networks(weights: Tensor, buffers: Tensor | None, about: dict[str, Any]) -> Networks:

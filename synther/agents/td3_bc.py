@@ -1,4 +1,4 @@
-"""TD3+BC (Fujimoto and Gu 2021): TD3 whose policy also imitates the data."""
+"""TD3+BC (Fujimoto and Gu 2021): TD3 with a policy that also imitates the data."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class SamplerConfig:
     steps: int = 128
     """Number of steps from noise to data."""
     s_churn: float = 80.0
-    """Amount of noise that the sde sampler adds, summed over all steps."""
+    """Overall amount of noise that the sde sampler adds."""
     s_tmin: float = 0.05
     """Lowest noise level at which the sde sampler adds noise."""
     s_tmax: float = 50.0

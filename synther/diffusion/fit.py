@@ -153,16 +153,17 @@ def fit_together(
     threads = compute.one_thread() if small else nullcontext()
     with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False), threads:
         members = [
-            Member.begin(given, network, config, seed, one, chosen, hidden, times, problems)
-            for given, seed, one, chosen, times in zip(rows, seeds, starts, marks, often, strict=True)
+            Member.begin(given, network, config, seed, first, marked, hidden, times, problems)
+            for given, seed, first, marked, times in zip(rows, seeds, starts, marks, often, strict=True)
         ]
         kept = None
         if checkpoint is not None:
-            asked = [network, config, noise, list(seeds), precision, starts, marks, loss]
+            arguments = [network, config, noise, list(seeds), precision, starts, marks, loss]
+            # Conditions and another `problems` belong to the identity of the fit only if they are used.
             conditioned = [list(hidden), often] if hidden else []
             drawn = [] if problems is draw_problem else [problems]
-            known = [given.identity if isinstance(given, Window) else given for given in rows]
-            kept = Checkpoint(checkpoint, device, known, *asked, *conditioned, *drawn)
+            identities = [given.identity if isinstance(given, Window) else given for given in rows]
+            kept = Checkpoint(checkpoint, device, identities, *arguments, *conditioned, *drawn)
         _fit(members, config, noise, loss, compute.working_dtype(precision), kept, progress or Silent(), phase)
     return [member.diverged or member.result for member in members]
 
