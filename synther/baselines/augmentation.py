@@ -1,6 +1,7 @@
-"""The explicit augmentations that the paper compares with: real rows, drawn with replacement and disturbed.
+"""The explicit augmentations that the paper compares with: real rows are drawn with replacement, and their observations
+are changed at random.
 
-Behind the fit and sample of a `Synthesizer`, so that whatever takes one takes the other.
+`Augmentation` has the methods `fit` and `sample` of a `Synthesizer`, so it can be used in its place.
 """
 
 from __future__ import annotations
@@ -18,29 +19,30 @@ from synther.errors import ConfigError
 
 Array = NDArray[Any]
 Change = Callable[[Array, Array, np.random.Generator], tuple[Array, Array]]
+"""A function of s, s' (N, O each) and a random generator that returns the changed s and s'."""
 
 
-def additive(here: Array, there: Array, draw: np.random.Generator) -> tuple[Array, Array]:
-    """N(0, 0.1) added to every value of s and of s', each with its own draw (Laskin et al. 2020)."""
-    return here + draw.normal(0, 0.1, here.shape), there + draw.normal(0, 0.1, there.shape)
+def additive(s: Array, next_s: Array, draw: np.random.Generator) -> tuple[Array, Array]:
+    """Add noise from N(0, 0.1) to each value of s and s', drawn independently (Laskin et al. 2020)."""
+    return s + draw.normal(0, 0.1, s.shape), next_s + draw.normal(0, 0.1, next_s.shape)
 
 
-def multiplicative(here: Array, there: Array, draw: np.random.Generator) -> tuple[Array, Array]:
-    """s and s' multiplied by one number a row from Unif(0.8, 1.2) (Laskin et al. 2020)."""
-    factor = draw.uniform(0.8, 1.2, (len(here), 1))
-    return here * factor, there * factor
+def multiplicative(s: Array, next_s: Array, draw: np.random.Generator) -> tuple[Array, Array]:
+    """Multiply s and s' by one number per row from Unif(0.8, 1.2) (Laskin et al. 2020)."""
+    factor = draw.uniform(0.8, 1.2, (len(s), 1))
+    return s * factor, next_s * factor
 
 
-def dynamics(here: Array, there: Array, draw: np.random.Generator) -> tuple[Array, Array]:
-    """s' - s multiplied by one number a row from Unif(0.5, 1.5) (Ball et al. 2021)."""
-    return here, here + draw.uniform(0.5, 1.5, (len(here), 1)) * (there - here)
+def dynamics(s: Array, next_s: Array, draw: np.random.Generator) -> tuple[Array, Array]:
+    """Multiply s' - s by one number per row from Unif(0.5, 1.5) (Ball et al. 2021)."""
+    return s, s + draw.uniform(0.5, 1.5, (len(s), 1)) * (next_s - s)
 
 
 AUGMENTATIONS: dict[str, Change] = {"additive": additive, "multiplicative": multiplicative, "dynamics": dynamics}
 
 
 class Augmentation:
-    """`Augmentation("additive").fit(real).sample(n)`"""
+    """Augments real rows: `Augmentation("additive").fit(real).sample(n)`. `kind` is a name in `AUGMENTATIONS`."""
 
     def __init__(self, kind: str) -> None:
         if kind not in AUGMENTATIONS:
@@ -49,28 +51,28 @@ class Augmentation:
         self.rows: Transitions | None = None
 
     def fit(self, rows: Transitions) -> Self:
-        """Remember the rows; there is nothing to learn."""
+        """Store the rows. Nothing is learned."""
         self.rows = rows
         return self
 
     def sample(self, count: int, *, seed: int | None = None) -> Transitions:
-        """`count` disturbed rows; actions, rewards and terminals are those of the real row.
+        """Return `count` augmented rows. Only observations and next observations are changed.
 
-        Every call draws other rows; the same seed gives the same rows.
+        Each call returns different rows. Pass a `seed` to get the same rows again.
         """
         if self.rows is None:
             raise ConfigError("this Augmentation has no rows: call fit(transitions) first")
         count = check_count(count)
         draw = np.random.default_rng(drawing_seed(seed))
         rows = self.rows[draw.integers(len(self.rows), size=count)]
-        here, there = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
-        here, there = self.change(here, there, draw)
-        kind = np.result_type(rows.observation.dtype, np.float32)  # whole numbers do not stay whole
-        # Disturbed one-hot columns are none any more, and rows drawn one by one form no episodes.
+        s, next_s = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+        s, next_s = self.change(s, next_s, draw)
+        dtype = np.result_type(rows.observation.dtype, np.float32)  # integers become real numbers
+        # Changed one-hot columns are not in their space any more, and rows drawn at random do not form episodes.
         return replace(
             rows,
-            observation=here.astype(kind),
-            next_observation=there.astype(kind),
+            observation=s.astype(dtype),
+            next_observation=next_s.astype(dtype),
             timeout=None,
             observation_space=None,
         )

@@ -1,7 +1,9 @@
-"""The models of the `ctgan` package, with the slow steps of their fits replaced by equal ones that are not.
+"""TVAE and CTGAN from the `ctgan` package, with the slow steps of their fits replaced by faster ones with equal
+results.
 
-Only what goes through the columns of the table one by one is replaced (see `table` and `spans`); networks, losses,
-optimisers and the order of random draws are those of the package, and a test holds the two side by side.
+The package loops over the columns of the table in Python. Only these loops are replaced (see table.py and spans.py).
+Networks, losses, optimisers and the order of random draws are those of the package. A test compares both
+(tests/baselines/test_against_ctgan.py).
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ Array = NDArray[Any]
 
 
 class Span(NamedTuple):
-    """What `ctgan` asks of a part of a column."""
+    """Describes a part of an encoded column, with the names that `ctgan` expects."""
 
     dim: int
     activation_fn: str
 
 
 class Encoding:
-    """A table in the place of `ctgan`'s DataTransformer."""
+    """Replaces the DataTransformer of `ctgan`: encodes and decodes rows with a `Table`."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -43,13 +45,14 @@ class Encoding:
         ]
 
     def fit(self, data: Array, discrete_columns: tuple[int, ...] = ()) -> None:
-        """The table is fitted already."""
+        """Do nothing, because the table is fitted already."""
 
     def transform(self, data: Array) -> Array:
         return self.table.encoded()
 
     def inverse_transform(self, data: Array, sigmas: Array | None = None) -> Transitions:
-        """Rows from a model's output; TVAE has learnt a std for each place."""
+        """Decode the output of a model to rows. With `sigmas` (TVAE learns a std of each position), noise is added to
+        the positions first."""
         if sigmas is not None:
             data = data.astype(np.float64)
             start = 0
@@ -61,7 +64,7 @@ class Encoding:
 
 
 def fit_tvae(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]) -> Any:
-    """`ctgan.TVAE(**options)`, fitted."""
+    """Return a fitted `ctgan.TVAE(**options)`. `on_epoch` is called after each epoch."""
     tvae = _library().synthesizers.tvae
     model = tvae.TVAE(**options)
     device = model._device
@@ -71,7 +74,7 @@ def fit_tvae(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]
     weights = [*encoder.parameters(), *decoder.parameters()]
     optimizer = torch.optim.Adam(weights, weight_decay=model.l2scale, fused=device.type == "cuda")
     spans = Spans(table.columns, device)
-    # A batch is one index into the rows, not hundreds of rows put together.
+    # Select a batch with one index operation, instead of stacking hundreds of single rows.
     batches = BatchSampler(RandomSampler(rows), model.batch_size, drop_last=False)
     loader = DataLoader(TensorDataset(rows), sampler=batches, batch_size=None)
     for _ in range(model.epochs):
@@ -90,20 +93,21 @@ def fit_tvae(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]
 
 
 def fit_ctgan(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]) -> Any:
-    """`ctgan.CTGAN(**options)`, fitted by its own loop."""
-    faster = type("CTGAN", (_Steps, _library().CTGAN), {})
-    model = faster(table, on_epoch, options)
-    model.fit(np.zeros((len(table), 1)))  # it asks the table for the data
-    # From here on conditions are drawn as often as they are true. ctgan goes on drawing them by the logarithms of their
-    # counts, as in training: of 100,000 rows with 300 terminals it would ask for one in every third.
+    """Return a fitted `ctgan.CTGAN(**options)`. The training loop is that of the package. `on_epoch` is called after
+    each epoch."""
+    fast_class = type("CTGAN", (_FastColumns, _library().CTGAN), {})
+    model = fast_class(table, on_epoch, options)
+    model.fit(np.zeros((len(table), 1)))  # the data come from the table, not from this array
+    # For sampling, draw conditions as often as they occur in the data. By default, ctgan draws them by the logarithms
+    # of their counts, as in training: with 300 terminals in 100,000 rows, every third row would be a terminal.
     sampler = type(model._data_sampler)
     model._data_sampler = sampler(table.encoded(), model._transformer.output_info_list, log_frequency=False)
     return model
 
 
-class _Steps:
-    """What stands before `ctgan`'s CTGAN: its table is there already, its columns are activated together, and it says
-    when an epoch is over."""
+class _FastColumns:
+    """A mixin that overrides parts of `ctgan.CTGAN`: it uses a fitted table, applies the activation functions of all
+    columns together, and calls `on_epoch` after each epoch."""
 
     def __init__(self, table: Table, on_epoch: Callable[[], None], options: dict[str, Any]) -> None:
         self._encoding, self._on_epoch = Encoding(table), on_epoch
@@ -116,11 +120,11 @@ class _Steps:
 
     @_transformer.setter
     def _transformer(self, unfitted: Any) -> None:
-        """`ctgan` comes with a new one for every fit."""
+        """Ignore the new transformer that `ctgan` creates for each fit."""
 
     @property
     def loss_values(self) -> Any:
-        """The losses that `ctgan` notes down after every epoch."""
+        """The losses, which `ctgan` assigns after each epoch."""
         return self._losses
 
     @loss_values.setter

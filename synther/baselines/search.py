@@ -1,7 +1,9 @@
-"""The paper's search for the settings of TVAE and CTGAN, with Optuna: the defaults first, then as many trials as asked.
+"""The paper's search for good options of TVAE and CTGAN, with Optuna. The first trial has the default options.
 
-The study is a journal in the folder of the run. Whoever starts the same search again goes on with it; a trial that was
-cut off is done again.
+The study is saved as a journal in the folder of the run. If the same search is started again, it continues. A trial
+that was interrupted is repeated.
+
+Read `search` first, then `_rounds` (the loop over trials), `_Study` (Optuna) and `_workers` (processes).
 """
 
 from __future__ import annotations
@@ -31,21 +33,24 @@ from synther.progress import Progress, resolve
 log = logging.getLogger(__name__)
 
 Score = Callable[[Config], float]
-"""How good a configuration is, from 0 to 1. With several jobs it travels to other processes, so it must pickle."""
+"""A function that returns how good a configuration is, from 0 to 1. With several jobs it must be picklable, because it
+is sent to other processes."""
 
 
 @dataclass(frozen=True)
 class Trial:
+    """The result of one configuration."""
+
     config: Config
     score: float
-    """0 where it failed."""
+    """The score, or 0 if the fit failed."""
     seconds: float
     error: str | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search ends with: the trials in the order of their numbers, the defaults first."""
+    """The result of a search: all trials in the order of their numbers. The default options come first."""
 
     trials: tuple[Trial, ...]
 
@@ -76,9 +81,10 @@ def search(
     seed: int = 0,
     progress: Progress | bool = True,
 ) -> Found:
-    """Score `start` and `trials` other points of its space, `jobs` at a time; the result is `folder/search.json`.
+    """Score `start` and `trials` other configurations in its search space, `jobs` at a time. Write the result to
+    `folder/search.json` and return it.
 
-    One process at a time may search in a folder.
+    Only one process at a time may search in a folder.
     """
     if trials < 0 or jobs < 1:
         raise ConfigError(f"expected trials of at least 0 and jobs of at least 1, got {trials} and {jobs}")
@@ -101,28 +107,28 @@ def search(
 
 
 def _rounds(study: _Study, score: Score, wanted: int, jobs: int) -> Generator[Trial, None, None]:
-    """Bring the study to `wanted` trials, yielding each that is over."""
+    """Run trials until the study has `wanted` of them. Yield each trial that is finished."""
     with _workers(score, jobs) as pool:
         running: dict[Future[Trial], Any] = {}
         while (done := len(study.done())) < wanted:
             while len(running) < min(jobs, wanted - done):
-                asked, config = study.ask()
+                optuna_trial, config = study.ask()
                 known = next((trial for trial in study.done() if trial.config == config), None)
-                if known is not None:  # the same settings would give the same score again
-                    study.tell(asked, known)
+                if known is not None:  # the same options would give the same score again
+                    study.tell(optuna_trial, known)
                     yield known
                     done += 1
                 else:
-                    running[pool.submit(_trial, config)] = asked
-            over = wait(running, return_when=FIRST_COMPLETED).done
-            for future in over:
+                    running[pool.submit(_trial, config)] = optuna_trial
+            finished = wait(running, return_when=FIRST_COMPLETED).done
+            for future in finished:
                 trial = future.result()
                 study.tell(running.pop(future), trial)
                 yield trial
 
 
 class _Study:
-    """Optuna's study of one model, kept in a journal that only this process writes."""
+    """Optuna's study of one model, saved in a journal to which only this process writes."""
 
     def __init__(self, start: Config, journal: Path, seed: int) -> None:
         self.start, self.journal, self.seed = start, journal, seed
@@ -133,19 +139,19 @@ class _Study:
             import optuna
             from optuna.storages.journal import JournalFileBackend
         except ImportError:
-            raise MissingExtra("optuna", "tabular", "searching the settings of TVAE and CTGAN") from None
+            raise MissingExtra("optuna", "tabular", "searching the options of TVAE and CTGAN") from None
         self.optuna = optuna
         self.verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        _mend(self.journal)
+        _repair(self.journal)
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(self.journal)))
         name = self.start.name
         self.study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
         self.states = optuna.trial.TrialState
-        for cut_off in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
-            log.info("trial %d of %s was cut off and is done again", cut_off.number, name)
-            self.study.tell(cut_off.number, state=self.states.FAIL)
-            self.waiting.append(cut_off.params)
+        for interrupted in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
+            log.info("trial %d of %s was interrupted and is repeated", interrupted.number, name)
+            self.study.tell(interrupted.number, state=self.states.FAIL)
+            self.waiting.append(interrupted.params)
         if self.start not in [trial.config for trial in self.done()]:
             first = {option: getattr(self.start, option) for option in self.start.space}
             self.waiting = [first, *(params for params in self.waiting if params != first)]
@@ -155,12 +161,14 @@ class _Study:
         self.optuna.logging.set_verbosity(self.verbosity)
 
     def done(self) -> list[Trial]:
-        found = self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE,))
-        told = [(self._config(trial.params), trial.value, trial.user_attrs) for trial in found]
-        return [Trial(config, value or 0.0, notes["seconds"], notes["error"]) for config, value, notes in told]
+        """Return the finished trials."""
+        complete = self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE,))
+        parts = [(self._config(trial.params), trial.value, trial.user_attrs) for trial in complete]
+        return [Trial(config, value or 0.0, notes["seconds"], notes["error"]) for config, value, notes in parts]
 
     def ask(self) -> tuple[Any, Config]:
-        """Optuna's next trial and its settings. They depend on the trials before, not on how often it was stopped."""
+        """Return Optuna's next trial and its configuration. They depend on the previous trials, but not on how often
+        the search was interrupted."""
         if self.waiting:
             self.study.enqueue_trial(self.waiting.pop(0))
         number = len(self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE, self.states.RUNNING)))
@@ -170,27 +178,28 @@ class _Study:
         trial = self.study.ask({option: choices(values) for option, values in self.start.space.items()})
         return trial, self._config(trial.params)
 
-    def tell(self, asked: Any, trial: Trial) -> None:
-        asked.set_user_attr("seconds", trial.seconds)
-        asked.set_user_attr("error", trial.error)
-        self.study.tell(asked, trial.score)
+    def tell(self, optuna_trial: Any, trial: Trial) -> None:
+        """Save the result of a trial that `ask` returned."""
+        optuna_trial.set_user_attr("seconds", trial.seconds)
+        optuna_trial.set_user_attr("error", trial.error)
+        self.study.tell(optuna_trial, trial.score)
 
     def _config(self, params: Mapping[str, Any]) -> Config:
         return replace(self.start, **params)
 
 
-def _mend(journal: Path) -> None:
-    """Take away what a killed writer left: its lock, and a line without an end."""
+def _repair(journal: Path) -> None:
+    """Remove what a killed process left behind: its lock file, and an incomplete last line."""
     journal.with_name(journal.name + ".lock").unlink(missing_ok=True)
     if journal.exists():
-        whole = journal.read_bytes()
-        end = whole.rfind(b"\n") + 1
-        if end < len(whole):
+        content = journal.read_bytes()
+        end = content.rfind(b"\n") + 1
+        if end < len(content):
             os.truncate(journal, end)
 
 
 def _trial(config: Config) -> Trial:
-    """Score one configuration. Settings under which a model diverges are bad settings, not the end of the search."""
+    """Score one configuration. If the model diverges with these options, the score is 0 and the search continues."""
     began = time.monotonic()
     assert _score is not None
     try:
@@ -203,25 +212,26 @@ def _trial(config: Config) -> Trial:
 
 
 _score: Score | None = None
+"""The score function of this process."""
 
 
 @contextmanager
 def _workers(score: Score, jobs: int) -> Iterator[Executor]:
-    """`jobs` processes that score; one job needs none."""
+    """Start `jobs` processes that score configurations. A single job runs in this process."""
     if jobs == 1:
-        _take(score)
+        _set_score(score)
         try:
-            yield _Here()
+            yield _InThisProcess()
         finally:
-            _take(None)  # it may hold a large table
+            _set_score(None)  # free its memory: it may contain a large table
         return
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle, initargs=(score,))
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(score,))
     try:
         yield pool
     except BaseException as error:
-        # A fit cannot be asked to stop, and nobody should wait for the rest of it.
+        # A running fit cannot be cancelled, and the user should not have to wait for its end.
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
         if isinstance(error, BrokenProcessPool):
@@ -231,8 +241,8 @@ def _workers(score: Score, jobs: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-class _Here(Executor):
-    """The work is done by whoever submits it."""
+class _InThisProcess(Executor):
+    """An executor that does the work when it is submitted, in the same thread."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -240,22 +250,24 @@ class _Here(Executor):
         return future
 
 
-def _take(score: Score | None) -> None:
+def _set_score(score: Score | None) -> None:
     global _score
     _score = score
 
 
-def _settle(score: Score) -> None:
-    """In a worker: one thread, no answer to Ctrl-C, which the parent sees to, and no life after the parent's."""
+def _start_worker(score: Score) -> None:
+    """Prepare a worker process: it uses one thread, ignores Ctrl-C (the parent handles it), and exits when the parent
+    exits."""
     import torch
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    _take(score)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _set_score(score)
 
 
-def _follow_parent() -> None:
+def _exit_with_parent() -> None:
+    """Wait until the parent process ends, then exit."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,7 +1,8 @@
-"""Many softmaxes side by side in one matrix: all of them at once instead of one after the other.
+"""Compute many softmaxes, which lie side by side in one matrix, at once instead of one after the other.
 
-TVAE and CTGAN put out, for every column of the table, a place (through tanh) and a code (through softmax). `ctgan` goes
-through the columns in Python; with dozens of them that is most of the time of a step, on a GPU nearly all of it.
+For each real column of the table, TVAE and CTGAN output a position (through tanh) and a code (through softmax). For a
+category they output only a code. `ctgan` loops over the columns in Python. With dozens of columns this takes most of
+the time of a step, and nearly all of it on a GPU.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from synther.baselines.table import Column, Real
 
-_TEMPERATURE = 0.2  # CTGAN's, of its Gumbel softmax
+_TEMPERATURE = 0.2  # temperature of CTGAN's Gumbel softmax
 
 
 class Spans:
-    """Where the places and codes of `columns` stand in a matrix (N, width)."""
+    """The matrix columns of the positions and codes of `columns`, in an output of a model (N, width)."""
 
     def __init__(self, columns: Sequence[Column], device: torch.device) -> None:
         self.placed = [isinstance(column, Real) for column in columns]
@@ -28,12 +29,12 @@ class Spans:
         for row, (placed, length) in enumerate(zip(self.placed, self.lengths, strict=True)):
             if placed:
                 places.append(start)
-                back.append(0)  # not looked at
+                back.append(0)  # any number, because the result is not used for a position
             start += placed
             slots += [*range(start, start + length), *[-1] * (self.longest - length)]
             back += range(row * self.longest, row * self.longest + length)
             start += length
-        # A softmax that is shorter than the longest is filled up from a column beyond the last: minus infinity.
+        # Shorter softmaxes are padded to the longest one with an extra last column of minus infinity.
         self.slots = torch.tensor([start if slot < 0 else slot for slot in slots], device=device)
         self.back = torch.tensor(back, device=device)
         self.places = torch.tensor(places, dtype=torch.long, device=device)
@@ -41,14 +42,15 @@ class Spans:
         self.is_place[self.places] = True
 
     def _codes(self, logits: Tensor) -> Tensor:
-        """(N, width) to (N, softmaxes, longest), minus infinity where a softmax is shorter."""
-        beyond = logits.new_full((len(logits), 1), -torch.inf)
-        return torch.cat([logits, beyond], 1).index_select(1, self.slots).view(len(logits), -1, self.longest)
+        """Rearrange logits (N, width) to (N, softmaxes, longest). Shorter softmaxes are padded with minus infinity."""
+        padding = logits.new_full((len(logits), 1), -torch.inf)
+        return torch.cat([logits, padding], 1).index_select(1, self.slots).view(len(logits), -1, self.longest)
 
     def activated(self, logits: Tensor) -> Tensor:
-        """CTGAN's output: tanh of the places and a Gumbel softmax of the codes (N, width)."""
+        """Apply CTGAN's output activations: tanh to positions and a Gumbel softmax to codes. (N, width)"""
         rows = len(logits)
-        # Drawn as ctgan draws, softmax by softmax, so that a seed means the same; 1 for a place: its logarithm is 0.
+        # Draw in the same order as ctgan, softmax by softmax, so that a seed gives the same result. A position gets 1,
+        # because the logarithm of 1 adds nothing to it.
         one = logits.new_ones(rows, 1)
         noise: list[Tensor] = []
         for length, placed in zip(self.lengths, self.placed, strict=True):
@@ -58,8 +60,8 @@ class Spans:
         return torch.where(self.is_place, torch.tanh(logits), soft.index_select(1, self.back))
 
     def reconstruction(self, logits: Tensor, target: Tensor, stds: Tensor) -> Tensor:
-        """TVAE's loss summed over rows: squared error of the places, each with its own std, and cross entropy of
-        the codes, which are a 1 among 0 in `target`."""
+        """Return TVAE's reconstruction loss, summed over rows: the Gaussian negative log-likelihood of positions, with
+        a std for each column, and the cross entropy of codes, which are one-hot in `target`."""
         error = target.index_select(1, self.places) - torch.tanh(logits.index_select(1, self.places))
         std = stds.index_select(0, self.places)
         squared = (error.square() / (2 * std.square())).sum() + len(target) * std.log().sum()

@@ -1,8 +1,8 @@
-"""Rows as the table that TVAE and CTGAN learn, and back (Xu et al. 2019, Sec. 4.2).
+"""Convert rows to the table that TVAE and CTGAN learn, and back (Xu et al. 2019, Sec. 4.2).
 
-A real column becomes the number of one of at most ten Gaussians and a place between -1 and 1 within it; any other
-column becomes a category. `ctgan` does the same one value at a time for every fit; here it is done once for a data set,
-with the same mixtures, and whole columns together.
+A real column is modelled as a mixture of at most ten Gaussians. Each value becomes the number of one of them (a code)
+and a position between -1 and 1 within it. Any other column becomes a category. `ctgan` converts one value at a time,
+for every fit. Here whole columns are converted, once for each data set, with the same mixtures.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ from synther.errors import DataError, MissingExtra
 Array = NDArray[Any]
 
 _MOST_GAUSSIANS = 10
-_LEAST_WEIGHT = 0.005
-_MIXTURE_SEED = 42  # with which ctgan starts every mixture
-WORTH_A_PROCESS = 2_000  # rows whose mixture takes as long as another process takes to start
-_STDS = 4.0  # a place of 1 is so many stds from the mean of its Gaussian
+_LEAST_WEIGHT = 0.005  # Gaussians with a smaller weight are left out
+_MIXTURE_SEED = 42  # the seed with which ctgan fits every mixture
+WORTH_A_PROCESS = 2_000
+"""Minimum number of rows for which mixtures are fitted in other processes. With fewer rows, starting a process takes
+longer than fitting a mixture."""
+_STDS = 4.0  # a position of 1 is this many stds from the mean of its Gaussian
 
 
 @dataclass(frozen=True)
 class Real:
-    """A column of numbers: the Gaussians that it is a mixture of."""
+    """A column of real numbers, as a mixture of Gaussians."""
 
     means: tuple[float, ...]
     stds: tuple[float, ...]
 
     @property
     def width(self) -> int:
-        """Columns of the encoding: a place, and one for each Gaussian."""
+        """The number of columns of the encoding: one for the position, and one for each Gaussian."""
         return 1 + len(self.means)
 
 
 @dataclass(frozen=True)
 class Category:
-    """A column of values without an order: which of them occur. CTGAN cannot learn from a category without rows."""
+    """A column of values without an order. Only values that occur are stored, because CTGAN cannot learn from a value
+    without rows."""
 
     seen: tuple[int, ...]
 
@@ -61,10 +64,10 @@ Column = Real | Category
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """`Table.of(rows)`, with which several models can be fitted.
+    """The rows as codes and positions. Create it with `Table.of(rows)`. Several models can be fitted to one table.
 
-    code   (N, C)  which Gaussian, or which of the categories seen
-    place  (N, C)  where in the Gaussian; 0 for a category
+    code   (N, C)  number of the Gaussian, or number of the value in `Category.seen`
+    place  (N, C)  position within the Gaussian, or 0 for a category
     """
 
     layout: Layout
@@ -75,10 +78,11 @@ class Table:
 
     @classmethod
     def of(cls, rows: Transitions, *, jobs: int = 1, seed: int = 0) -> Table:
-        """Fit the mixtures of `rows`, the columns spread over `jobs` processes. `seed` draws where Gaussians overlap.
+        """Fit the mixtures of `rows`, in `jobs` processes. `seed` decides to which of several overlapping Gaussians a
+        value belongs.
 
-        The mixtures see columns in units of their own std: they add 1e-6 to every variance, which would blur a
-        column of small numbers.
+        Columns are divided by their std first, because the fit of a mixture adds 1e-6 to each variance. This would blur
+        a column of small numbers.
         """
         if len(rows) < 2:
             raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
@@ -111,9 +115,10 @@ class Table:
         return len(self.code)
 
     def take(self, count: int, seed: int = 0) -> Table:
-        """`count` of the rows at random (all where there are not so many), under the mixtures of all of them.
+        """Return a table of `count` random rows, or all rows if there are fewer. The mixtures stay those of all rows.
 
-        The first row of every category is among them, so that none is lost.
+        The first row of each value of each category is always included, so that no value is lost. The result may
+        therefore have a few more rows.
         """
         if count >= len(self):
             return self
@@ -129,7 +134,8 @@ class Table:
         return sum(column.width for column in self.columns)
 
     def encoded(self) -> NDArray[np.float32]:
-        """What the models learn (N, width): for each column its place, if it has one, and its code as a 1 among 0."""
+        """Return the matrix that the models learn (N, width): for each column its position, if it is real, and its
+        one-hot code."""
         matrix = np.zeros((len(self), self.width), np.float32)
         every = np.arange(len(self))
         start = 0
@@ -143,7 +149,7 @@ class Table:
         return matrix
 
     def decoded(self, matrix: Array) -> Transitions:
-        """Rows from what a model made (N, width): the largest code of each column counts."""
+        """Decode an output of a model (N, width) to rows. The code of a column is that with the largest output."""
         scaled = np.empty((len(matrix), self.layout.width))
         start = 0
         for column, (_, where) in zip(self.columns, _places(self.layout), strict=True):
@@ -161,7 +167,7 @@ class Table:
 
 
 def _places(layout: Layout) -> Iterator[tuple[Kind, slice]]:
-    """The kinds that take part in the matrix, and their columns of it."""
+    """Yield each kind that has columns in the layout's matrix, and these columns."""
     start = 0
     for kind in layout.kinds:
         end = start + kind.matrix_width
@@ -171,24 +177,27 @@ def _places(layout: Layout) -> Iterator[tuple[Kind, slice]]:
 
 
 def _categories(part: Array) -> tuple[Category, Array, Array]:
+    """Return the category of a flag (N, 1) or of one-hot columns (N, K), and the code and position of each row."""
     value = part[:, 0].astype(np.int64) if part.shape[1] == 1 else part.argmax(1)
     seen, code = np.unique(value, return_inverse=True)
     return Category(tuple(seen.tolist())), code, np.zeros(len(part))
 
 
 def _spread(work: list[tuple[Array, Array]], jobs: int) -> Iterator[tuple[Real, Array, Array]]:
+    """Call `encode` for each column, in `jobs` processes if there are many rows."""
     if min(jobs, len(work)) <= 1 or len(work[0][0]) < WORTH_A_PROCESS:
         yield from map(encode, work)
         return
-    # Not forked: the caller may hold threads of torch, which a fork would leave locked.
+    # Processes are spawned, because torch may have threads in this process, and a fork could leave their locks locked.
     with ProcessPoolExecutor(min(jobs, len(work)), mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(encode, work)
 
 
 def encode(work: tuple[Array, Array]) -> tuple[Real, Array, Array]:
-    """One column's mixture, and the code (N,) and place (N,) of each value; `work` is its values and as many uniforms.
+    """Fit the mixture of one column. Return it with the code (N,) and position (N,) of each value.
 
-    Where Gaussians overlap, a value belongs to one of them at random, as likely as it came from it.
+    `work` is a tuple of the values (N,) and uniform random numbers (N,). If Gaussians overlap, one of them is chosen at
+    random, with the probability that the value came from it.
     """
     try:
         from sklearn.mixture import BayesianGaussianMixture
@@ -202,7 +211,8 @@ def encode(work: tuple[Array, Array]) -> tuple[Real, Array, Array]:
         weight_concentration_prior=0.001,
         random_state=_MIXTURE_SEED,
     )
-    # Columns are spread over processes instead. That a mixture has not converged after 100 steps is the usual case.
+    # One thread is enough, because columns are distributed over processes. The warning that a mixture has not converged
+    # after 100 steps is ignored, because this is the usual case.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mixture.fit(values[:, None])
@@ -211,6 +221,6 @@ def encode(work: tuple[Array, Array]) -> tuple[Real, Array, Array]:
     means, stds = mixture.means_[kept, 0], np.sqrt(mixture.covariances_[kept, 0, 0])
     cumulative = np.cumsum(share[:, kept] + 1e-6, axis=1)
     code = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(1)
-    code = np.minimum(code, len(means) - 1)  # a uniform number next to 1, rounded
+    code = np.minimum(code, len(means) - 1)  # rounding can give one too many, if the uniform number is close to 1
     place = np.clip((values - means[code]) / (_STDS * stds[code]), -0.99, 0.99)
     return Real(tuple(means.tolist()), tuple(stds.tolist())), code, place

@@ -1,6 +1,6 @@
-"""TVAE and CTGAN (Xu et al. 2019), which the paper compares with, from the `ctgan` package (extra `tabular`).
+"""TVAE and CTGAN (Xu et al. 2019), with which the paper compares, from the `ctgan` package (extra `tabular`).
 
-Behind the fit and sample of a `Synthesizer`, so that whatever takes one takes the other.
+`Tabular` has the methods `fit` and `sample` of a `Synthesizer`, so it can be used in its place.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from synther.errors import ConfigError, MissingExtra
 from synther.progress import Progress, resolve
 
 BLOCK_ROWS = 50_000
-_SEEDS = 2**32  # NumPy's global generator takes no larger ones
-_PACKED = 10  # rows that CTGAN's discriminator looks at together
+"""Number of rows that are sampled together."""
+_SEEDS = 2**32  # seeds of NumPy's global generator must be smaller
+_PACKED = 10  # number of rows that CTGAN's discriminator judges together
 
 
 @dataclass(frozen=True)
 class TvaeConfig:
-    """Defaults are those of the package, which the paper starts from."""
+    """Options of TVAE. The defaults are those of the package, with which the paper's search starts."""
 
     name: ClassVar[str] = "tvae"
     space: ClassVar[dict[str, tuple[float, ...]]] = {
@@ -40,21 +41,21 @@ class TvaeConfig:
         "embedding": (32, 64, 128, 256),
         "loss_factor": (0.02, 0.2, 2.0, 20.0),
     }
-    """What the paper searches."""
+    """The values of each option in the paper's search."""
 
     layers: int = 2
     width: int = 128
     batch_size: int = 500
     embedding: int = 128
     loss_factor: float = 2.0
-    """Weight of the reconstruction against the divergence."""
+    """Weight of the reconstruction loss relative to the KL divergence."""
     epochs: int = 300
 
     def __post_init__(self) -> None:
         _check(self)
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `ctgan.TVAE`."""
+        """Return the arguments of `ctgan.TVAE`."""
         hidden = (self.width,) * self.layers
         return {
             "embedding_dim": self.embedding,
@@ -68,7 +69,7 @@ class TvaeConfig:
 
 @dataclass(frozen=True)
 class CtganConfig:
-    """Defaults are those of the package, which the paper starts from."""
+    """Options of CTGAN. The defaults are those of the package, with which the paper's search starts."""
 
     name: ClassVar[str] = "ctgan"
     space: ClassVar[dict[str, tuple[float, ...]]] = {
@@ -78,7 +79,7 @@ class CtganConfig:
         "embedding": (32, 64, 128, 256),
         "discriminator_steps": (1, 2),
     }
-    """What the paper searches."""
+    """The values of each option in the paper's search."""
 
     layers: int = 2
     width: int = 256
@@ -93,7 +94,7 @@ class CtganConfig:
             raise ConfigError(f"ctgan.batch_size must be a multiple of {_PACKED}, got {self.batch_size}")
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `ctgan.CTGAN`."""
+        """Return the arguments of `ctgan.CTGAN`."""
         hidden = (self.width,) * self.layers
         return {
             "embedding_dim": self.embedding,
@@ -112,7 +113,7 @@ CONFIGS: dict[str, type[Config]] = {kind.name: kind for kind in (TvaeConfig, Ctg
 
 
 def config_of(name: str, settings: Mapping[str, Any] | None = None) -> Config:
-    """The configuration of `tvae` or `ctgan` from its JSON, or its defaults."""
+    """Return the options of `tvae` or `ctgan`, with `settings` in place of some defaults."""
     if name not in CONFIGS:
         raise ConfigError(f"unknown tabular model {name!r}: expected one of {', '.join(CONFIGS)}")
     known = [option.name for option in fields(CONFIGS[name])]
@@ -123,7 +124,8 @@ def config_of(name: str, settings: Mapping[str, Any] | None = None) -> Config:
 
 
 def require(*, search: bool = False) -> None:
-    """Refuse at once what would only be missed later: the package, and what a search needs beside it."""
+    """Raise `MissingExtra` if the package `ctgan` is not installed, or Optuna for a `search`. Called before long work,
+    so that the error comes at once."""
     for library in ("ctgan", "optuna") if search else ("ctgan",):
         if find_spec(library) is None:
             raise MissingExtra(library, "tabular", "comparing with TVAE and CTGAN")
@@ -134,7 +136,8 @@ def to_json(config: Config) -> dict[str, Any]:
 
 
 class Tabular:
-    """`Tabular("tvae").fit(real).sample(n)`, or with a `TvaeConfig` or `CtganConfig`."""
+    """TVAE or CTGAN: `Tabular("tvae").fit(real).sample(n)`. Instead of a name, pass a `TvaeConfig` or `CtganConfig` to
+    change options."""
 
     def __init__(self, config: str | Config, *, device: str = "auto", seed: int = 0) -> None:
         self.config = config_of(config) if isinstance(config, str) else config
@@ -143,7 +146,8 @@ class Tabular:
         self._model: Any = None
 
     def fit(self, rows: Transitions | Table, *, progress: Progress | bool = True) -> Self:
-        """Learn the distribution of `rows`; a `Table` of them saves the time of making it again."""
+        """Learn the distribution of `rows`. If you fit several models, pass the same `Table` of the rows to each of
+        them to save time."""
         table = rows if isinstance(rows, Table) else Table.of(rows, seed=self.seed)
         config = self.config
         train = fit_tvae if isinstance(config, TvaeConfig) else fit_ctgan
@@ -153,7 +157,7 @@ class Tabular:
         return self
 
     def sample(self, count: int, *, seed: int | None = None) -> Transitions:
-        """`count` rows. Every call draws other rows; the same seed gives the same rows."""
+        """Return `count` rows. Each call returns different rows. Pass a `seed` to get the same rows again."""
         if self._model is None:
             raise ConfigError("this Tabular has not been fitted: call fit(transitions) first")
         count = check_count(count)
@@ -163,7 +167,7 @@ class Tabular:
 
     @property
     def parameters(self) -> int:
-        """Weights that it takes to sample: TVAE's encoder and CTGAN's discriminator are not among them."""
+        """The number of weights that are needed to sample, without TVAE's encoder and CTGAN's discriminator."""
         if self._model is None:
             raise ConfigError("this Tabular has not been fitted: call fit(transitions) first")
         network = self._model.decoder if isinstance(self.config, TvaeConfig) else self._model._generator
@@ -171,8 +175,8 @@ class Tabular:
 
     @contextmanager
     def _alone(self, seed: int) -> Iterator[None]:
-        """The package draws from the global generators: they start from `seed`, and afterwards are what they were."""
-        numbers = np.random.get_state()  # noqa: NPY002
+        """Seed the global random generators, from which the package draws, and restore their states afterwards."""
+        state = np.random.get_state()  # noqa: NPY002
         devices = [self.device] if self.device.type == "cuda" else []
         advice = "fit on a share of the rows, or on a CPU"
         try:
@@ -184,10 +188,11 @@ class Tabular:
                     torch.cuda.manual_seed(seed)
                 yield
         finally:
-            np.random.set_state(numbers)  # noqa: NPY002
+            np.random.set_state(state)  # noqa: NPY002
 
 
 def _check(config: Config) -> None:
+    """Check that all options are positive, and all but `loss_factor` whole numbers."""
     for option in fields(config):
         value = getattr(config, option.name)
         if not value > 0 or (option.name != "loss_factor" and value != int(value)):
