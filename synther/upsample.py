@@ -1,4 +1,8 @@
-"""The main job as one resumable run in a folder: fit, sample, write, compare."""
+"""The job behind `synther upsample`: fit a model, sample rows, write them, and compare them with the real rows.
+
+All results go into one folder. The same call continues a run that was stopped. The module also contains the jobs that
+fit, distil or sample a model from file to file.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ _MODEL = "model.safetensors"
 
 @dataclass(frozen=True)
 class Upsampled:
-    """What a run leaves behind."""
+    """The files of a finished run, and the comparison with the real rows."""
 
     model: Path
     data: Path
@@ -67,29 +71,29 @@ def upsample(
     keep: float = 1.0,
     relabel: str | None = None,
 ) -> Upsampled:
-    """Fit `model` on `rows`, write `samples` rows of it and how they compare with the real ones, all into `folder`.
+    """Fit `model` on `rows`, and write the model, `samples` synthetic rows and a comparison with real rows to `folder`.
 
-    The model is told the `conditions`, relevance functions by name, and rows are asked for where they have a request.
-    They are then compared with the real rows that meet it. `keep` and `relabel` are those of `Synthesizer.sample`; they
-    need an `ensemble`, which is then fitted too.
+    `conditions` maps names of relevance functions to requests. The model is fitted with all of them. If a condition has
+    a request, rows are sampled for it, and are compared with the real rows that meet it. `keep` and `relabel` are those
+    of `Synthesizer.sample`. They need an ensemble, which is then fitted as well.
 
-    Started again with the same arguments it goes on where it was stopped; with others, or while another process works
-    there, it refuses to touch the folder.
+    A second call with the same arguments continues where the first one was stopped. A call with other arguments, or
+    while another process uses the folder, raises an error and does not change the folder.
     """
     data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
     real = rows.sample(PREVIEW_ROWS, model.seed).rows if isinstance(rows, StoredRows) else rows
     check_rows(real)
     check_count(samples)
     formats.check_rows_target(data)
-    more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
+    more = f"to get more rows of its model, use `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
     run = RunFolder(folder, advice=f"{ANOTHER}; {more}")
     conditions = conditions or {}
     requests = {name: request for name, request in conditions.items() if request is not None}
-    if guidance != 1.0 and not requests:  # before a long fit
+    if guidance != 1.0 and not requests:  # checked before a long fit
         raise ConfigError("guidance needs a request, such as reward=top:0.1")
     if isinstance(rows, StoredRows):
         check_streamed(list(conditions) or None)
-    alike = region(real, requests)
+    requested = region(real, requests)
     described = _description(rows, model, samples, suffix)
     if conditions:
         named = {name: request and request.to_json() for name, request in conditions.items()}
@@ -97,28 +101,31 @@ def upsample(
     ensemble = ensemble or check_keep(keep) < 1 or relabel is not None
     if ensemble:
         described |= {"ensemble": True, "keep": keep, "relabel": relabel}
-    asked: Any = {"condition": requests or None, "guidance": guidance, "seed": model.seed, "progress": progress}
-    asked |= {"keep": keep, "relabel": relabel}
+    options: Any = {"condition": requests or None, "guidance": guidance, "seed": model.seed, "progress": progress}
+    options |= {"keep": keep, "relabel": relabel}
     with run.work(described, lambda: all(file.exists() for file in (data, figures, picture))) as unfinished:
         model = fit_to(folder / _MODEL, rows, model, progress, tuple(conditions), ensemble)
         if not unfinished:
             comparison = _read(figures)
         else:
-            if data.exists():  # stopped while comparing: the same rows come again
-                with only_writer(partial_folder(data)):  # a lock that a killed command has left goes, too
+            if data.exists():  # stopped during the comparison: draw the same rows again
+                with only_writer(partial_folder(data)):  # also removes the lock of a killed command
                     shutil.rmtree(partial_folder(data), ignore_errors=True)
-                preview = model.sample(min(samples, PREVIEW_ROWS), **asked)
+                preview = model.sample(min(samples, PREVIEW_ROWS), **options)
             else:
                 announce_sampling(model, model.sampler_for(asked=bool(requests)), samples, data)
-                preview = model.sample_to(data, samples, **asked)
-            comparison = compare(alike, preview)
-            draw(alike, preview, picture, comparison)
+                preview = model.sample_to(data, samples, **options)
+            comparison = compare(requested, preview)
+            draw(requested, preview, picture, comparison)
             write_object(figures, comparison.to_json())
     return Upsampled(folder / _MODEL, data, picture, figures, comparison)
 
 
 def announce_fit(model: Synthesizer, rows: int, models: int = 1) -> None:
-    """Log what is about to be fitted, how long at most, and where. `models` is how many like this one."""
+    """Log the preset, the size of the network, the longest duration and the device of a fit.
+
+    `models` is the number of models that are fitted together.
+    """
     settings, fit = model.settings, model.settings.fit
     size = f"{settings.network.depth} x {settings.network.width}"
     limit = f"{fit.steps:,} steps" + ("" if fit.minutes is None else f" or {fit.minutes:g} minutes")
@@ -126,14 +133,17 @@ def announce_fit(model: Synthesizer, rows: int, models: int = 1) -> None:
     cores = f", {threads} thread{'s' * (threads > 1)}" if model.device.type == "cpu" else ""
     where = f"{compute.describe(model.device)} ({model.precision}{cores})"
     several = f"{models} models together, each " if models > 1 else ""
-    told = several, name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
-    log.info("fitting %spreset %s, a network of %s, on %s rows: at most %s, batches of %d, on %s", *told)
+    details = several, name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
+    log.info("fitting %spreset %s, a network of %s, on %s rows: at most %s, batches of %d, on %s", *details)
 
 
 def sample_once(
     file: Path, model: Synthesizer, out: str, samples: int, how: dict[str, Any], workers: Workers, progress: bool
 ) -> list[Path]:
-    """The files with the rows of a model that was loaded from `file`, written where the same call has not done so."""
+    """Sample rows of the model that was loaded from `file`, write them to `out`, and return the paths of the files.
+
+    If the same call has written the file before, it is not written again.
+    """
     guide = how.get("guide")
     made = {name: value for name, value in how.items() if name != "guide"}
     made |= {"samples": samples, "precision": model.precision}
@@ -148,23 +158,26 @@ def sample_once(
 
 
 def announce_sampling(model: Synthesizer, sampler: SamplerConfig, samples: int, target: Path) -> None:
-    """Log how many rows are about to be drawn, how, and where to."""
-    told = f"{samples:,}", sampler.kind, sampler.network_calls, compute.describe(model.device), target
-    log.info("sampling %s rows with %s, %d network calls a row, on %s, to %s", *told)
+    """Log the number of rows, the sampler, the device and the target of a draw."""
+    details = f"{samples:,}", sampler.kind, sampler.network_calls, compute.describe(model.device), target
+    log.info("sampling %s rows with %s, %d network calls per row, on %s, to %s", *details)
 
 
 def _read(figures: Path) -> Comparison:
     try:
         return Comparison.from_json(schema.read(figures))
     except FormatError as error:
-        raise FormatError(f"{figures} is damaged ({error}): remove it, and the same command measures again") from None
+        raise FormatError(f"{figures} is damaged ({error}): remove it, and run the same command again") from None
 
 
 def stored_to_fit(
     source: str, most: int, fraction: float | None, seed: int, is_plain: bool
 ) -> StoredRows | Transitions | None:
-    """The rows of Parquet files with more than `most`, or a random fraction of them that is not more; None for other
-    sources. `is_plain` is whether rows are fitted as they are in the files."""
+    """Return the rows of Parquet files with more than `most` rows as `StoredRows`, which are streamed from disk.
+
+    If `fraction` selects at most `most` rows, return a random sample of that size in memory instead. Return None for
+    other sources. `is_plain` says that rows are fitted as they are in the files (no --n-step, no --next-actions).
+    """
     stored = stored_rows(source, most)
     if stored is None or (is_plain and fraction is None):
         return stored
@@ -172,8 +185,9 @@ def stored_to_fit(
     if is_plain and 0 < count <= most:
         return stored.sample(count, seed).rows
     raise ConfigError(
-        f"{source} has {len(stored):,} rows, more than --fit.window-rows {most:,}, and is streamed. --n-step, "
-        "--next-actions and large fractions need all rows in memory: leave them out, or raise --fit.window-rows"
+        f"{source} has {len(stored):,} rows, more than --fit.window-rows {most:,}, so it is streamed from disk. "
+        "--n-step, --next-actions and large fractions need all rows in memory: remove these options, or raise "
+        "--fit.window-rows"
     )
 
 
@@ -185,29 +199,34 @@ def fit_to(
     condition: Sequence[str] = (),
     ensemble: bool = False,
 ) -> Synthesizer:
-    """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
+    """Return the model saved at `path`. If it does not exist yet, fit `model` on `rows` and save it there.
+
+    The checkpoint of the fit is a file beside it. A model of other data or options at `path` is an error.
+    """
     checkpoint = _checkpoint(path)
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: choose another name for the model")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
         own = saved.settings
-        if not model.settings.distill.calls:  # a student that it was given later does not make it another model
+        if not model.settings.distill.calls:  # a model that was distilled later is still the same model
             own = replace(own, distill=model.settings.distill)
         made_from = saved.record.data, own, saved.seed, saved.conditions.named, saved.ensemble is not None
         if made_from != (fingerprint(rows), model.settings, model.seed, tuple(condition), ensemble):
-            raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
-        log.info("%s is fitted already", path)
-        _forget(checkpoint)  # of a run that was stopped right after it saved the model
+            raise ConfigError(
+                f"{path} is a model that was fitted with other data or options: remove it, or choose another path"
+            )
+        log.info("%s is already fitted", path)
+        _forget(checkpoint)  # exists if a run was stopped right after it saved the model
         return saved
-    there = check_folder(path.parent, "choose another place for the model")
-    check_writable(there)
+    existing = check_folder(path.parent, "choose another path for the model")
+    check_writable(existing)
     with only_writer(path):
         if path.exists():  # another process has fitted it in the meantime
             return fit_to(path, rows, model, progress, condition, ensemble)
         announce_fit(model, len(rows))
-        how: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
-        model.fit(rows, condition=list(condition) or None, **how)
+        options: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
+        model.fit(rows, condition=list(condition) or None, **options)
         model.save(path)
         _forget(checkpoint)
     return model
@@ -223,9 +242,10 @@ def fit_together(
     precision: Precision = "auto",
     progress: Progress | bool = True,
 ) -> list[Path]:
-    """A model of each seed's rows in `folder`, which appears when all are fitted; then no rows are read.
+    """Fit one model for each seed on its own rows, save them in `folder`, and return their paths.
 
-    The models are fitted together, and rounding depends on which ones are.
+    `folder` is created when all models are fitted. If it exists, nothing is fitted and no rows are read. The models are
+    fitted together, so rounding errors depend on which models are in the group.
     """
     files = [folder / f"seed-{seed}.safetensors" for seed in seeds]
     under_way = folder.with_name(f"{folder.name}.fit")
@@ -256,14 +276,17 @@ def distill_to(
     precision: Precision = "auto",
     progress: Progress | bool = True,
 ) -> Synthesizer:
-    """The model saved at `path`, given a student first where it has none like this; the checkpoint lies beside it."""
+    """Return the model saved at `path`. If it has no student with these options, distil it and save it first.
+
+    The checkpoint of the distillation is a file beside the model.
+    """
     checkpoint = student_checkpoint(_checkpoint(path))
     with owned(path.with_name(f".{path.name}.lock")) if path.is_file() else nullcontext():
         model = Synthesizer.load(path, device=device, precision=precision)
-        there, wanted = model.settings.distill, DistillConfig(calls, steps, rows)
-        is_there = model.student is not None and model.student.seed == seed
-        if is_there and there == replace(wanted, teacher_steps=there.teacher_steps):
-            log.info("%s is distilled already", path)
+        current, wanted = model.settings.distill, DistillConfig(calls, steps, rows)
+        has_student = model.student is not None and model.student.seed == seed
+        if has_student and current == replace(wanted, teacher_steps=current.teacher_steps):
+            log.info("%s is already distilled", path)
         else:
             model.distill(calls, steps=steps, rows=rows, seed=seed, checkpoint=checkpoint, progress=progress)
             model.save(path)
@@ -276,12 +299,13 @@ def _checkpoint(path: Path) -> Path:
 
 
 def _forget(checkpoint: Path) -> None:
-    """Files may be gone where another process has fitted the same model beside this one."""
+    """Remove the checkpoints of a fit. They may be missing if another process has fitted the same model meanwhile."""
     for file in (checkpoint, student_checkpoint(checkpoint)):
         file.unlink(missing_ok=True)
 
 
 def _description(rows: Transitions | StoredRows, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:
+    """Return everything that identifies a run, for `run.json`."""
     settings = model.settings.to_json()
     return {
         "data": fingerprint(rows),

@@ -116,20 +116,20 @@ class TestReport:
         assert [effort.calls for effort in efforts] == [4, 5, 8, 16, 32, 64]
         own = efforts[1].sampler
         assert [effort.sampler for effort in efforts] == ["unipc", own, *["unipc"] * 4]
-        assert own == "the model's own: unipc, 5 steps"
+        assert own == "the model's sampler: unipc, 5 steps"
         for effort in efforts:
             assert 0 < effort.marginal < 1
             assert 0 < effort.correlation < 1
             assert effort.dynamics > 0
             assert effort.seconds > 0
-        assert any(note.startswith("network calls: each sampler made 500 rows") for note in done.assessment.notes)
+        assert any(note.startswith("network calls: each sampler generated 500 rows") for note in done.assessment.notes)
 
 
 class TestModels:
     def test_one_of_other_data(self, pair, hopper, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "CALLS", ())
         found = run(tmp_path, few(pair, real=hopper[:300], model=pair.model), simulator=False).assessment
-        assert "the model was fitted on 400 other rows than the real ones here" in found.notes
+        assert "the model was fitted on other data than these real rows (400 rows)" in found.notes
         assert found.process is not None
         assert len(found.efforts) == 1
 
@@ -140,7 +140,7 @@ class TestModels:
         real = replace(hopper, observation=here, next_observation=there)
         model = small(**PLAIN).fit(real[:200], progress=False)
         found = run(tmp_path, few(pair, real=real, model=model), simulator=False).assessment
-        assert found.notes[0].startswith("the model makes other rows than these, and is left aside: observation[3] is")
+        assert found.notes[0].startswith("the model cannot generate such rows and is ignored: observation[3] is")
 
     def test_terminals_of_other_samplers_are_decided_as_those_of_its_own(self):
         goal = np.arange(600) % 4 == 0
@@ -159,7 +159,7 @@ class TestProcess:
         monkeypatch.setattr(module, "render_states", broken)
         process, notes = module._process(model, hopper, "Hopper-v5", 0)
         assert process.frames == ()
-        assert notes == ("states are not drawn: cannot draw Hopper-v5 here",)
+        assert notes == ("states are not rendered: cannot draw Hopper-v5 here",)
         assert module._process(model, hopper, "Made-v0", 0)[1] == ()
 
     def test_levels_between_which_rows_change_alike(self):
@@ -176,14 +176,14 @@ class TestProcess:
 class TestEfforts:
     def test_how_to_read_them_is_said(self, hopper):
         note = module._ceiling(hopper, 500, 0)
-        assert note.startswith("network calls: each sampler made 500 rows; 200 real ones reach marginal 0.9")
-        assert module._ceiling(hopper[:1], 500, 0) == "network calls: each sampler made 500 rows"
+        assert note.startswith("network calls: each sampler generated 500 rows; 200 real rows reach marginal 0.9")
+        assert module._ceiling(hopper[:1], 500, 0) == "network calls: each sampler generated 500 rows"
 
     def test_nothing_twice_and_no_simulator(self, hopper):
         model = small(**{**PLAIN, "sampler": {"steps": 8, "restarts": 0, "matched": False}}).fit(hopper, progress=False)
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 8, 16, 32, 64]
-        assert efforts[1].sampler == "the model's own: unipc, 8 steps"
+        assert efforts[1].sampler == "the model's sampler: unipc, 8 steps"
         assert all(effort.dynamics is None for effort in efforts)
 
     def test_matched_and_restarted(self, hopper):
@@ -194,7 +194,7 @@ class TestEfforts:
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 8, 8, 16, 32, 64]
         assert [effort.sampler for effort in efforts if effort.calls == 8] == [
-            "unipc", "the model's own: unipc, 5 steps and 3 in a restart",
+            "unipc", "the model's sampler: unipc, 5 steps and 3 in a restart",
         ]  # fmt: skip
 
 
@@ -210,7 +210,7 @@ class TestJudges:
         rows = replace(made(), env_id="Hopper-v5")
         pair = Pair(rows, rows[:40], "a", "b")
         found = run(tmp_path / "a", pair).assessment
-        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: ")
+        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot judge these rows: ")
         with pytest.raises(DataError, match="Hopper-v5"):
             run(tmp_path / "b", pair, env_id="Hopper-v5")
         assert not (tmp_path / "b").exists()
@@ -221,7 +221,9 @@ class TestJudges:
 
         monkeypatch.setattr("synther.envs.simulator.simulate", missing)
         found = run(tmp_path / "a", few(pair)).assessment
-        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: running Hopper-v5 needs gymnasium")
+        assert found.notes[0].startswith(
+            "Hopper-v5 in MuJoCo cannot judge these rows: running Hopper-v5 needs gymnasium"
+        )
         with pytest.raises(MissingExtra):
             run(tmp_path / "b", few(pair), env_id="Hopper-v5")
 

@@ -150,16 +150,16 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "dynamics_error": Metric(
         "Dynamics error", _TRUE, "lower", 0, None,
-        "Median squared error of the next observation, in stds of real rows. The truth comes from the simulator, or "
-        "from networks trained on real rows. With networks, a smaller error than that of real rows is not better: the "
-        "outcomes then lie too close to their mean.",
+        "Median squared error of the next observation, relative to the variance of real rows. The truth comes from the "
+        "simulator, or from networks trained on real rows. With networks, a smaller error than that of real rows is "
+        "not better: the outcomes then lie too close to their mean.",
         lambda rows: rows.physics.figures.get("dynamics_error"),
     ),
     "reward_error": Metric(
         "Reward error", _TRUE, "lower", 0, None,
-        "Mean squared error of the reward, in stds of real rewards, at most 10 for each row. The truth comes from the "
-        "simulator, or from networks trained on real rows. With networks, a smaller error than that of real rows is "
-        "not better.",
+        "Mean squared error of the reward, relative to the variance of real rewards, at most 10 for each row. The "
+        "truth comes from the simulator, or from networks trained on real rows. With networks, a smaller error than "
+        "that of real rows is not better.",
         lambda rows: rows.physics.figures.get("reward_error"),
     ),
     "payout_mean": Metric(

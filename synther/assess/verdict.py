@@ -148,10 +148,10 @@ def _score(known: Figures, name: str, task: str, limits: Limits) -> Reason | Non
     use, mix = limits.loss
     says: Decision = "use" if error <= use else "mix" if error_mixed <= mix else "do not use"
     text = (
-        f"Networks that learn to {task} score {alone.value:.3f} on held-out real rows after training on synthetic "
-        f"rows, {mixed.value:.3f} after training half and half, and {alone.real:.3f} after training on real rows. "
-        f"Compared with real rows, the error is {error:.2f} times as large (synthetic) and {error_mixed:.2f} times as "
-        "large (half and half)."
+        f"Networks learned to {task}. Their score on held-out real rows is {alone.value:.3f} after training on "
+        f"synthetic rows, {mixed.value:.3f} after training half and half, and {alone.real:.3f} after training on real "
+        f"rows. Relative to real rows, the error is {error:.2f} times as large (synthetic rows) and {error_mixed:.2f} "
+        "times as large (half and half)."
     )
     return Reason(name, says, text)
 
@@ -171,8 +171,8 @@ def _gap(measure: Measure, limits: Limits) -> Reason:
 def _dynamics(measure: Measure, limits: Limits) -> Reason:
     value, real = _both(measure)
     text = (
-        f"The median squared error of the next observation is {value:.2g}, in units of the variance of real rows "
-        f"(held-out real rows: {real:.2g})."
+        f"The median squared error of the next observation is {value:.2g} times the variance of real rows (held-out "
+        f"real rows: {real:.2g})."
     )
     return Reason(measure.name, _level(value - real, limits.dynamics), text)
 
@@ -180,8 +180,8 @@ def _dynamics(measure: Measure, limits: Limits) -> Reason:
 def _reward(measure: Measure, limits: Limits) -> Reason:
     value, real = _both(measure)
     text = (
-        f"The mean squared error of the reward is {value:.2g}, in units of the variance of real rewards "
-        f"(held-out real rows: {real:.2g})."
+        f"The mean squared error of the reward is {value:.2g} times the variance of real rewards (held-out real rows: "
+        f"{real:.2g})."
     )
     return Reason(measure.name, _level(value - measure.chance - real, limits.reward), text)
 
@@ -193,7 +193,7 @@ def _too_close(measure: Measure, limits: Limits) -> list[Reason]:
         return []
     text = (
         f"The next observations lie closer to their mean given (s, a) than in real rows (error {value:.2g}, held-out "
-        f"real rows {real:.2g}): the randomness of the environment is missing."
+        f"real rows {real:.2g}): part of the randomness of the environment is missing."
     )
     return [Reason(measure.name, "mix", text)]
 
@@ -267,7 +267,7 @@ def _payout_mean(measure: Measure, limits: Limits) -> Reason:
 def _payout_place(measure: Measure, limits: Limits) -> Reason:
     value, real = _both(measure)
     text = (
-        "Rare large rewards often come with the wrong (s, a). A network that learned from real rows where they come "
+        "Rare large rewards often come with the wrong (s, a). A network learned from real rows where they come. It "
         f"scores {value:.2f} on synthetic rows and {real:.2f} on held-out real rows (2 AUC - 1)."
     )
     return Reason(measure.name, _reached(measure, limits.payouts), text)
@@ -276,8 +276,8 @@ def _payout_place(measure: Measure, limits: Limits) -> Reason:
 def _payout_size(measure: Measure, limits: Limits) -> Reason:
     value, real = _both(measure)
     text = (
-        "Rare large rewards often have the wrong size. The sizes that a network learned from real rows have a "
-        f"correlation of {value:.2f} with the synthetic sizes and of {real:.2f} with held-out real ones."
+        "Rare large rewards often have the wrong size. A network learned their sizes from real rows. Its predictions "
+        f"have a correlation of {value:.2f} with synthetic sizes and of {real:.2f} with held-out real sizes."
     )
     return Reason(measure.name, _reached(measure, limits.payouts), text)
 

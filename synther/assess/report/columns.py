@@ -60,7 +60,7 @@ def _filter(count: int) -> Markup:
     """Return the box that filters the table by the names of columns."""
     box = tag("input", id="filter", type="search", autocomplete="off", spellcheck="false", placeholder="all columns")
     shown = tag("output", f"{count:,} columns", for_="filter", aria_live="polite")
-    return tag("p", tag("label", "Show columns whose name contains ", box), " ", shown, class_="filter")
+    return tag("p", tag("label", "Show columns with names that contain ", box), " ", shown, class_="filter")
 
 
 def _row(column: Column, at: int, drawn: bool) -> Markup:

@@ -75,8 +75,8 @@ def _caption(judge: str, medians: str, lost: int, below: bool) -> Markup:
         tag("span", "real", class_="real"),
         " row or a ",
         tag("span", "synthetic", class_="synthetic"),
-        " row. Rows further to the right are newer, and lower rows are more correct. The correct next observations "
-        f"come from {judge}. Rings show the medians of these rows: {medians}.",
+        " row. Rows further to the right differ more from the real rows, and lower rows are more correct. The correct "
+        f"next observations come from {judge}. Rings show the medians of these rows: {medians}.",
     ]
     if below:
         text.append(" Values below the end of a logarithmic axis, such as 0, are drawn at its end.")

@@ -42,7 +42,7 @@ def section(assessment: Assessment) -> Markup:
         tag("span", "bar", class_="real"),
         " shows the real rows and the ",
         tag("span", "dot", class_="synthetic"),
-        " the synthetic rows.",
+        " the synthetic rows. A dash means that the measure does not apply to these rows.",
     )
     table = tag("table", head(headings), *bodies, class_="cards measures", role="table", aria_label="Measures")
     return Markup(tag("p", *about) + table)
