@@ -117,7 +117,7 @@ def _is_chosen(name: str, chosen: argparse.Namespace) -> bool:
 
 
 def _files(chosen: argparse.Namespace) -> dict[str, Path]:
-    """Return the files of the chosen sets, by name, as far as `generate` has made them."""
+    """Return the files of the chosen sets that `generate` has made, by name."""
     found = {file.stem: file for file in sorted(_place(chosen, "sets").glob("*.npz"))}
     return {name: file for name, file in found.items() if _is_chosen(name, chosen)}
 

@@ -179,8 +179,8 @@ class LatentRefreshing:
             if self.generators.newest(member, step) == step:
                 model, seed = self.generators.load(member, step), self.generators.seed(FITS, member, step)
                 wanted = self.how.wanted()
-                asked = {} if wanted is None else wanted.asked()
-                synthetic[member] = model.sample(self.how.samples, seed=seed, **asked, progress=progress)
+                options = {} if wanted is None else wanted.asked()
+                synthetic[member] = model.sample(self.how.samples, seed=seed, **options, progress=progress)
         self.generators.tidy()
         self._train(step, latents, synthetic, progress)
 

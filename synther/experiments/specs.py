@@ -164,7 +164,7 @@ class Synthetic(RefreshOptions, Generator):
 
 @dataclass(frozen=True)
 class SyntheticLatents(Synthetic):
-    """Generators for latents: one for each seed, fitted again at every refresh, because the encoder learns meanwhile.
+    """Generators for latents: one for each seed, fitted again at every refresh, because the encoder learns.
 
     After a refresh, only the heads learn from real and synthetic latents. Then all latents are dropped, so that no
     latent is older than the encoder.
