@@ -48,7 +48,7 @@ FEWEST, MOST = 500, 50_000
 """Smallest and largest number of rows that each of these samplers draws. Large networks draw fewer rows."""
 
 JUDGED_ROWS = 2_000
-"""Rows of each sampler that the simulator judges."""
+"""Largest number of rows of each sampler that the simulator judges."""
 
 KNOWN_ROWS = 100_000
 """Largest number of real rows that the rows of each sampler are compared with."""

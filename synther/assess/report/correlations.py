@@ -164,7 +164,7 @@ def _fields(names: list[str]) -> list[Markup]:
 
 
 def _pairs(real: Array, synthetic: Array, names: list[str]) -> Markup:
-    """Return the table of the pairs whose correlations differ most between real and synthetic rows."""
+    """Return the table of the pairs with the largest differences between real and synthetic correlations."""
     first, second = np.triu_indices(len(real), k=1)
     gap = synthetic[first, second] - real[first, second]
     headings = (
@@ -180,4 +180,4 @@ def _pairs(real: Array, synthetic: Array, names: list[str]) -> Markup:
         pair = Markup(tag("span", names[one]) + " " + tag("span", names[other]))
         cells = [(number(float(value), decimals=3), float(value)) for value in figures]
         rows.append([(pair, float(at)), *cells, (number(float(gap[at]), decimals=3), abs(float(gap[at])))])
-    return plain(headings, rows, "Pairs of columns whose correlations differ most")
+    return plain(headings, rows, "Pairs of columns with the largest differences")
