@@ -71,6 +71,7 @@ class Between:
             raise ConfigError(f"expected quantiles 0 <= low < high <= 1, got {self.low} and {self.high}")
 
     def quantiles(self, count: int, random: np.random.Generator, scale: Scale) -> Array:
+        """Draw the quantiles of `count` rows. Each is the quantile of a value that the condition can have."""
         return scale.quantiles(scale.values(random.uniform(self.low, self.high, count)))
 
     def to_json(self) -> list[Any]:
@@ -90,6 +91,7 @@ class Among:
         object.__setattr__(self, "values", values)
 
     def quantiles(self, count: int, random: np.random.Generator, scale: Scale) -> Array:
+        """Draw the quantiles of `count` rows."""
         return scale.quantiles(random.choice(self.values, count))
 
     def to_json(self) -> list[Any]:
@@ -115,6 +117,7 @@ def between(low: float, high: float) -> Between:
 
 
 def _share(share: float) -> float:
+    """Check a share of rows."""
     if not 0 < share <= 1:
         raise ConfigError(f"expected a share of rows above 0 and at most 1, got {share}")
     return share
@@ -181,6 +184,7 @@ class Scale:
 
     @classmethod
     def fit(cls, name: str, values: Array) -> Scale:
+        """Compute the quantiles of the values of the real rows (N,)."""
         return cls(name, np.quantile(values, np.linspace(0, 1, _KNOTS), method="inverted_cdf"))
 
     def quantiles(self, values: Array) -> Array:
@@ -356,6 +360,7 @@ def _request(name: str, request: Any) -> Request:
 
 
 def _weight(weight: float) -> float:
+    """Check a guidance weight."""
     if not np.isfinite(weight) or weight < 0:
         raise ConfigError(f"guidance must be a finite number of at least 0, got {weight}")
     return float(weight)

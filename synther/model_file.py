@@ -195,8 +195,8 @@ class Fitted:
         if settings.sampler in self.starts:
             start = self.starts[settings.sampler]
             tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
-        with replacing(path) as beside:
-            beside.write_bytes(save(tensors, metadata))
+        with replacing(path) as temporary:
+            temporary.write_bytes(save(tensors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Settings, Fitted]:

@@ -101,8 +101,8 @@ def search(
         found = Found(tuple(study.done()))
     if found.best.score <= 0:
         raise DataError(f"none of the {len(found.trials)} trials of {start.name} worked: {found.trials[0].error}")
-    with replacing(result) as beside:
-        beside.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    with replacing(result) as temporary:
+        temporary.write_text(json.dumps(found.to_json(), indent=2) + "\n")
     return found
 
 

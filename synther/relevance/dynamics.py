@@ -483,7 +483,7 @@ def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Arra
     before = np.empty(len(order))
     before[order] = np.cumsum(np.bincount(ids)[order])  # number of rows up to the end of each episode in this order
     share = before[ids] / count
-    # If the first episode is longer than a share, the share gets this episode all the same, so that no part is empty.
+    # If the first episode is longer than a share, the share still gets this episode, so that no part is empty.
     first, second = (max(limit, float(np.unique(share)[number])) for number, limit in ((0, SELECTING), (1, _HELD_OUT)))
     parts = share <= first, (share > first) & (share <= second), share > second
     most = max(_FEWEST_LEARNED, _MOST_NUMBERS // max(width, 1))

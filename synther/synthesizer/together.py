@@ -147,7 +147,7 @@ def learn_regions(
     decided = ending is not None and not ending.asks_for_reward(rows)
     if not rewards and (decided or not rows.terminal.any()):
         return None
-    # If a tree decides terminals, they are counted all the same, so that the rewards of terminal rows are right.
+    # Terminals are counted even if a tree decides them, so that the rewards of terminal rows are right.
     return _begun(partial(termination.Regions.learn, rows, rewards))
 
 
