@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.standard import Standard
+from synther.assess.standard import Standard, far_values
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
@@ -42,9 +42,10 @@ class Features:
         values = np.unique(real.action) if real.action.ndim == 1 else None
         if values is not None and len(values) > MOST_ACTIONS:
             values = None
+        far = far_values(real.observation), far_values(real.next_observation)
         return cls(
-            observations=Standard.of(real.observation),
-            changes=Standard.of(_difference(real)),
+            observations=Standard.of(real.observation, far[0]),
+            changes=Standard.of(_difference(real), far[0] | far[1]),
             rewards=Standard.of(real.reward[:, None]),
             actions=Standard.of(real.action.reshape(len(real), -1)) if values is None else None,
             action_values=values,

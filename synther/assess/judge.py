@@ -35,7 +35,7 @@ from synther.assess.fidelity import (
 from synther.assess.metrics import METRICS, Figure, measure
 from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows, start_coverage
 from synther.assess.split import Split
-from synther.assess.standard import Standard
+from synther.assess.standard import Standard, far_values
 from synther.assess.terminals import TerminalJudge, agreement
 from synther.assess.usefulness import Lesson
 from synther.assess.verdict import decide
@@ -343,7 +343,8 @@ class Comparison:
         figures, cloud = self._terminals(judged, truths), None
         # Networks only predict the mean of outcomes. Rows that are closer to it than real rows are not better.
         better: Better | None = "nearer" if self.simulator is None else None
-        scale = Standard.of(self.split.reference.next_observation), Standard.of(self.split.reference.reward[:, None])
+        after, reward = self.split.reference.next_observation, self.split.reference.reward[:, None]
+        scale = Standard.of(after, far_values(after)), Standard.of(reward)
         if scale[0].varies.any():
             errors = [next_errors(rows, truth[0], scale[0]) for rows, truth in zip(judged, truths, strict=True)]
             chance = math.hypot(*map(_median_error, errors))

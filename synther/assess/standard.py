@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.inference import FEWEST_IN_A_SPIKE, far_spikes
 from synther.data.moments import Moments
 
 Array = NDArray[Any]
@@ -26,8 +27,14 @@ class Standard:
     """Whether each column has a scale: it is not constant, and its std is finite."""
 
     @classmethod
-    def of(cls, matrix: Array) -> Standard:
-        """Compute mean and std of the columns of (n, D)."""
+    def of(cls, matrix: Array, left_out: NDArray[np.bool_] | None = None) -> Standard:
+        """Compute mean and std of the columns of (n, D), without the values that are `left_out` (n, D).
+
+        Leave out `far_values`, such as -999 for a missing value: they would hide how much the other values differ.
+        """
+        if left_out is not None and left_out.any():
+            parts = [cls.of(matrix[~out, column, None]) for column, out in enumerate(left_out.T)]
+            return cls(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("centre", "std", "varies")))
         moments = Moments(matrix.shape[1])
         for start in range(0, len(matrix), _BLOCK_ROWS):
             moments.add(matrix[start : start + _BLOCK_ROWS].astype(np.float64, copy=False))
@@ -53,3 +60,17 @@ class Standard:
         """Convert scaled values back to the original units, in float64."""
         values: Array = scaled.astype(np.float64) * self.std + self.centre
         return values
+
+
+def far_values(matrix: Array) -> NDArray[np.bool_]:
+    """Return which values of (n, D) are their column's lowest or highest, occur again and again, and are far away from
+    all others."""
+    found = np.zeros(matrix.shape, bool)
+    for column, values in enumerate(matrix.T):
+        is_end = [values == end for end in (values.min(), values.max())]
+        repeated = [values[rows][:1] for rows in is_end if np.count_nonzero(rows) >= FEWEST_IN_A_SPIKE]
+        if repeated:
+            ends = np.concatenate(repeated).astype(np.float64)
+            usual = values[~np.isin(values, ends)].astype(np.float64)
+            found[:, column] = np.isin(values, far_spikes(ends, usual))
+    return found

@@ -48,6 +48,8 @@ GAP_IN_STEPS = 3.0
 """Between these limits, the distance is this many stds of the residual that remains when the next value is regressed
 on the last value and the action. Beside a wider gap the noise of a step is small, and small noise is generated less
 exactly."""
+FAR_AWAY = 5.0
+"""A spike is far away if its distance to all other values is more than this many of their stds."""
 FAR_MORE = 4
 """If more than `MOST_SPIKES` values qualify, a spike must be this many times as frequent as the next value after the
 `MOST_SPIKES` most frequent ones."""
@@ -183,11 +185,16 @@ class Steps:
     action: Array
     after: Array
 
-    def open_share(self, column: int) -> float:
+    def open_share(self, column: int, left_out: Array) -> float:
         """Return the std of the residual of a linear regression of the next value on the last value of this column and
-        the action, divided by the std of the next value."""
+        the action, divided by the std of the next value. Rows with a value that is `left_out` do not count."""
         known = np.concatenate([self.before[:, [column]], self.action, np.ones((len(self.action), 1))], axis=1)
         after = self.after[:, column]
+        if len(left_out):
+            counts = ~(np.isin(known[:, 0], left_out) | np.isin(after, left_out))
+            known, after = known[counts], after[counts]
+        if not len(after):
+            return 0.0
         weights = np.linalg.lstsq(known, after, rcond=None)[0]
         spread = _std(after)
         return _std(after - known @ weights) / spread if spread > 0 else 0.0
@@ -384,11 +391,19 @@ def _special_kind(
         is_spike &= common & (count >= FAR_MORE * np.sort(count)[-1 - MOST_SPIKES])
     if not 0 < np.count_nonzero(is_spike) <= MOST_SPIKES:
         return kind
+    spikes = value[is_spike]
     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
     low, high = (value[0] if is_spike[0] else low), (value[-1] if is_spike[-1] else high)
-    share = SPIKE_GAP if step_sample is None else GAP_IN_STEPS * step_sample.open_share(column)
+    share = SPIKE_GAP
+    if step_sample is not None:
+        usual = values[~np.isin(values, spikes)]
+        far = far_spikes(spikes, usual)
+        if len(far):
+            values = values[~np.isin(values, far)]
+            low, high = (values.min() if low in far else low), (values.max() if high in far else high)
+        share = GAP_IN_STEPS * step_sample.open_share(column, far)
     gap = float(np.clip(share, LEAST_GAP, SPIKE_GAP)) * _std(values)
-    return kinds.Spiked(float(low), float(high), tuple(value[is_spike].tolist()), gap)
+    return kinds.Spiked(float(low), float(high), tuple(spikes.tolist()), gap, usual=float(values.mean()))
 
 
 def _is_lattice(value: Array) -> bool:
@@ -398,6 +413,15 @@ def _is_lattice(value: Array) -> bool:
     """
     grain = grain_of(_distinct_levels(value)) if len(value) > 2 else 0.0
     return bool(grain) and (float(value[-1]) - float(value[0])) / grain < LATTICE_HOLES * len(value)
+
+
+def far_spikes(spikes: Array, usual: Array) -> Array:
+    """Return the spikes that are far away from all `usual` values (N,), such as -999 for a missing value."""
+    if not len(usual):
+        return spikes[:0]
+    with np.errstate(over="ignore"):
+        outside = np.maximum(usual.min() - spikes, spikes - usual.max())
+    return np.asarray(spikes[outside > FAR_AWAY * _std(usual)])
 
 
 def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:

@@ -394,7 +394,7 @@ class Layout:
         """True range of the values of those matrix columns in which the matrix exceeds it. These are columns with a
         spike at an end of the range, which a gap moves out, and columns that are stored before clipping."""
         spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
-        ends = {column: kind.bounds for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
+        ends = {column: (kind.low, kind.high) for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
         after: Any = by_column(self.next_observation)
         return ends | {self.next_columns[clip.column]: after[clip.column].bounds for clip in self.clips}
 
@@ -542,6 +542,8 @@ def _number(place: Place) -> Number | None:
         return Number(None, float(kind.value), float(kind.value))
     if isinstance(kind, Derived):
         return Number(None, 0.0, 0.0)
+    if isinstance(kind, kinds.Spiked):
+        return Number(place.matrix.start, kind.low, kind.high)
     if isinstance(kind, Real) and not isinstance(kind, Logarithmic):
         return Number(place.matrix.start, *kind.bounds)
     return Number(place.matrix.start, -math.inf, math.inf) if isinstance(kind, Integer | Levels) else None

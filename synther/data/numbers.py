@@ -123,6 +123,9 @@ class Spiked(Real):
     spike inside the range gets its own column of the matrix: 1 in rows with the spike, else 0. Thresholds are set such
     that each spike is as frequent as in the real rows.
 
+    A spike may also lie beyond the range, such as -999 for a missing value. It has a column of its own too. The matrix
+    holds `usual` in place of the number, because -999 would determine the scale of the column.
+
     NOTE[paper]: the reference treats spikes like any other number. Half of the generated values of a spike then lie on
     its wrong side. These are the columns that it reproduces worst.
     """
@@ -131,7 +134,7 @@ class Spiked(Real):
     low: float
     high: float
     spikes: tuple[float, ...]
-    """The spikes, in increasing order."""
+    """The spikes, in increasing order. Those beyond the range have a column of their own, like those inside."""
     gap: float
     """Distance by which a spike at an end of the range is moved outwards."""
     cuts: tuple[float, ...] = ()
@@ -140,6 +143,8 @@ class Spiked(Real):
     tied: int | None = None
     """Columns of a field with the same number have their spikes in the same rows, such as forces that are 0 together.
     """
+    usual: float = 0.0
+    """The number that the matrix holds in rows with a spike beyond the range."""
 
     def __post_init__(self) -> None:
         if not self.cuts:
@@ -147,12 +152,12 @@ class Spiked(Real):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        return self.low, self.high
+        return min(self.low, *self.spikes), max(self.high, *self.spikes)
 
     @property
     def inner(self) -> tuple[float, ...]:
-        """The spikes inside the range, not at its ends."""
-        return tuple(spike for spike in self.spikes if self.low < spike < self.high)
+        """The spikes with a column of their own: all that are not at an end of the range."""
+        return tuple(spike for spike in self.spikes if spike not in (self.low, self.high))
 
     @property
     def matrix_width(self) -> int:
@@ -175,7 +180,8 @@ class Spiked(Real):
 
     def encode(self, source: Array) -> Matrix:
         value = source.astype(np.float64)
-        moved = value.copy()
+        beyond = [spike for spike in self.inner if not self.low < spike < self.high]
+        moved = np.where(np.isin(value, beyond), self.usual, value)
         if self.low in self.spikes:
             moved -= self.gap * (value == self.low)
         if self.high in self.spikes:
@@ -268,6 +274,7 @@ class _Spikes:
         )
         self._low_end = column([kind.low if kind.low in kind.spikes else -math.inf for kind in kinds])
         self._high_end = column([kind.high if kind.high in kind.spikes else math.inf for kind in kinds])
+        self._usual = column([kind.usual for kind in kinds])
         pairs = list(zip(kinds, starts, strict=True))
         self._inner = [
             row_index([start + min(number + 1, len(kind.inner)) for kind, start in pairs], device)
@@ -313,7 +320,9 @@ class _Spikes:
         Also writes the columns of the spikes inside the range into `matrix` (D, N).
         """
         matrix[self._inner_columns] = (numbers[self._of_inner] == self._inner_spikes).double()
-        return numbers + self._gap * ((numbers == self._high_end).double() - (numbers == self._low_end).double())
+        outwards = (numbers == self._high_end).double() - (numbers == self._low_end).double()
+        is_beyond = (numbers < self._low) | (numbers > self._high)
+        return torch.where(is_beyond, self._usual, numbers + self._gap * outwards)
 
     def flags(self, matrix: Tensor) -> Tensor:
         """Return the flags of the spikes, column by column, and in increasing order in each. (F, N)"""
@@ -324,9 +333,11 @@ class _Spikes:
         """Yield the flags of each slot. (C, N)"""
         yield self._average_tied((self._low - value) / self._gap)
         for at, inner in zip(self._at[1:-1], self._inner, strict=True):
+            flag = self._average_tied(matrix[inner])
             # A threshold other than 0.5 changes which rows get the spike: the rows nearest to it come first.
             far = self._average_tied((value - at).abs() / (4 * self._gap))
-            yield torch.where(self._average_tied(matrix[inner]) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
+            by_distance = torch.where(flag > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
+            yield torch.where((at < self._low) | (at > self._high), flag, by_distance)
         yield self._average_tied((value - self._high) / self._gap)
 
     def _average_tied(self, figures: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,3 +154,17 @@ class TestVerdicts:
 
     def verdict(self, world: World, rows: int, factor: float) -> Verdict:
         return assess(world(rows, 0), world(rows, 1, factor)).verdict
+
+
+def test_a_mark_for_missing_values_does_not_hide_how_wide_outcomes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_missing(rows: int, seed: int, factor: float = 1.0) -> Transitions:
+        made, draw = worlds.linear(rows, seed, factor), np.random.default_rng(seed)
+        observation, after = made.observation.copy(), made.next_observation.copy()
+        for side in (observation, after):
+            side[draw.random(side.shape) < 0.02] = -999
+        return replace(made, observation=observation, next_observation=after)
+
+    short_learners(monkeypatch, 200)
+    assert Features.of(with_missing(3_000, 0)).observations.std.max() < 10
+    assert {"band_50", "band_90"} <= against(found(with_missing, 2.0))
+    assert not {"band_50", "band_90"} & against(found(with_missing, 1.0))

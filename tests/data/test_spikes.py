@@ -24,6 +24,7 @@ from ..support.layouts import through_json
 
 KIND = Spiked(low=-10.0, high=12.0, spikes=(-10.0, 0.0, 3.0), gap=0.5)
 BOTH_ENDS = Spiked(low=-1.0, high=1.0, spikes=(-1.0, 1.0), gap=0.4)
+MISSING = Spiked(low=-1.0, high=1.0, spikes=(-999.0, -1.0), gap=0.4, usual=0.25)
 
 
 def column(*values: float) -> np.ndarray:
@@ -59,6 +60,60 @@ def test_values_out_of_the_range_and_flags_inside_it():
     assert KIND.decode(np.array([[11.5, 0.0, 0.0], [1e9, 0.0, 0.0]]))[:, 0].tolist() == [11.5, 12.0]  # a plain bound
     matrix = np.array([[0.4, 0.9, 0.1], [0.4, 0.1, 0.1], [2.8, 0.1, 0.8], [0.9, 0.6, 0.9]])
     assert KIND.decode(matrix)[:, 0].tolist() == [0.0, 0.4, 3.0, 0.0]  # where both flags are set, the nearer spike
+
+
+def test_a_spike_beyond_the_range_has_a_flag_and_does_not_stretch_the_column():
+    values = column(-999, -1, 0.5, 1, -1.5)  # the last one is rarer than a sample shows
+    assert MISSING.encode(values).tolist() == [[0.25, 1], [-1.4, 0], [0.5, 0], [1, 0], [-1.5, 0]]
+    assert MISSING.decode(MISSING.encode(values))[:, 0].tolist() == [-999, -1, 0.5, 1, -1]
+    assert MISSING.decode(np.array([[1e9, 0.6], [-1.3, 0.9], [-1.3, 0.4], [7.0, 0.4]]))[:, 0].tolist() == [
+        -999,
+        -999,
+        -1,
+        1,
+    ]
+    assert MISSING.bounds == (-999.0, 1.0)
+    assert from_json(json.loads(json.dumps(to_json(MISSING)))) == MISSING
+
+
+def with_missing(values: np.ndarray, share: float, mark: float, seed: int) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    return np.where(draw.random(values.shape) < share, mark, values).astype(np.float32)
+
+
+@pytest.mark.parametrize(("mark", "share"), [(-999.0, 0.05), (1e6, 0.002), (-100.0, 0.4)])
+def test_a_mark_for_missing_values_is_found_and_the_others_keep_their_scale(mark: float, share: float):
+    draw = np.random.default_rng(0)
+    numbers = draw.normal(size=(20_001, 2))
+    shown = with_missing(numbers, share, mark, 1)
+    rows = Transitions.of(
+        observation=shown[:-1], action=draw.uniform(-1, 1, (20_000, 1)), reward=draw.normal(size=20_000),
+        next_observation=shown[1:], terminal=np.zeros(20_000, bool),
+    )  # fmt: skip
+    prepared = prepare(rows, "standard", "onehot", spikes=True)
+    layout = prepared.layout
+    for kind in layout.observation:
+        assert isinstance(kind, Spiked)
+        assert (kind.spikes, kind.inner) == ((mark,), (mark,))
+        assert -6 < kind.low < kind.high < 6
+    back = layout.unpack(prepared.scaler.inverse(prepared.matrix))
+    assert np.allclose(back.observation, rows.observation, atol=1e-4)
+    # A small error of the network stays small: it is not stretched by the mark.
+    off = layout.unpack(prepared.scaler.inverse(prepared.matrix + np.float32(0.01)))
+    assert np.array_equal(off.observation == mark, rows.observation == mark)
+    assert np.abs(off.observation - rows.observation).max() < 0.03
+
+
+def test_a_spike_that_is_near_the_others_stays_where_it_is():
+    draw = np.random.default_rng(0)
+    force = np.maximum(draw.normal(size=(20_001, 1)), 0)  # 0 in half of the rows
+    rows = Transitions.of(
+        observation=force[:-1], action=draw.uniform(-1, 1, (20_000, 1)), reward=draw.normal(size=20_000),
+        next_observation=force[1:], terminal=np.zeros(20_000, bool),
+    )  # fmt: skip
+    (kind,) = Layout.infer(rows, spikes=True).observation
+    assert isinstance(kind, Spiked)
+    assert (kind.low, kind.spikes, kind.inner) == (0.0, (0.0,), ())
 
 
 def test_a_range_without_an_end_gives_finite_numbers():
