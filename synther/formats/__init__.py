@@ -1,7 +1,8 @@
-"""Storage formats: one file each, found by name or suffix through one `read` and one `write`.
+"""Read and write rows in all storage formats, with one function `read` and one function `write`.
 
-A format is a `Format` in the registry `FORMATS`. The module behind it is imported when it is used, and so are the
-libraries that it needs.
+Each format has its own module and is registered as a `Format` in `FORMATS`. It is found by its name, by the suffix of a
+file, or by the type of an object. The module of a format, and the libraries that it needs, are imported when the format
+is used.
 """
 
 from __future__ import annotations
@@ -24,29 +25,31 @@ from synther.registry import Registry
 __all__ = ["FORMATS", "Format", "read", "suffixes", "write"]
 
 MINARI = "minari:"
-"""The prefix of a source or target that is a Minari id and not a path."""
+"""Prefix of a source or target that is always a Minari id and not a path."""
 _PICKLES = (".pkl", ".pickle")
+"""Suffixes of pickles, which are never loaded."""
 _MINARI_ID = re.compile(r"[\w-]+(/[\w-]+)*-v\d+")
 
 
 @dataclass(frozen=True)
 class Format:
-    """What is registered in `FORMATS`: how to read and write, and which files or objects belong to the format."""
+    """A storage format: functions that read and write it, and which files or objects belong to it."""
 
     read: Callable[..., Transitions]
-    """read(path), where the file exists. Raise `FormatError` for a damaged file: see `synther.formats.reading`."""
+    """read(path) returns rows. The file exists. Raise `FormatError` if it is damaged: see `synther.formats.reading`."""
     write: Callable[[RowSource, Any], None] | None = None
-    """write(rows, path), where `rows.chunks(n)` yields parts of at most n rows. None: the format can only be read."""
+    """write(rows, path). `rows.chunks(n)` yields parts of at most n rows. None: the format can only be read."""
     suffixes: tuple[str, ...] = ()
-    """Such as (".npz",). Without any, `read` and `write` get what the caller gave, which need not be a file."""
+    """Suffixes of the files, such as (".npz",). If empty, `read` and `write` get the argument of the caller unchanged,
+    which can be an object other than a file."""
     accepts: Callable[[object], bool] | None = None
-    """Whether an object in memory, such as a replay buffer of another library, can be read and written."""
+    """accepts(thing) returns whether an object in memory, such as a replay buffer, can be read and written."""
     renames: bool = False
-    """Whether `read` takes `rename`, a dict from keys of the file to fields."""
+    """Whether `read` accepts `rename`, a dict from keys of the file to fields."""
     folders: bool = False
-    """Whether `read` also takes a folder of such files."""
+    """Whether `read` also accepts a folder of such files."""
     whole_episodes: bool = False
-    """Whether it stores episodes, so that generated rows, which form none, cannot be written."""
+    """Whether the format stores episodes. Generated rows cannot be written then, because they do not form episodes."""
 
     def __post_init__(self) -> None:
         if any(not suffix.startswith(".") or suffix != suffix.lower() for suffix in self.suffixes):
@@ -54,7 +57,7 @@ class Format:
 
 
 def _own(module: str, *suffixes: str, **options: Any) -> Format:
-    """A format of this package, whose module is imported when it is used."""
+    """Return a format of this package. Its module is imported when the format is used."""
 
     def read(source: Any, **how: Any) -> Transitions:
         rows: Transitions = import_module(f"{__name__}.{module}").read(source, **how)
@@ -82,12 +85,12 @@ FORMATS: Registry[Format] = Registry(
         "sb3": _own("sb3", accepts=_is_sb3_buffer),
     },
 )
-"""Storage formats by name. Others can be registered here, or installed: see `Registry`. Where two formats have the same
-suffix, the first one registered is used."""
+"""Storage formats by name. Other packages can add formats: see `Registry`. If two formats have the same suffix, the one
+that was registered first is used."""
 
 
 def suffixes() -> dict[str, str]:
-    """All known suffixes, each with the name of its format."""
+    """Return all known suffixes, each with the name of its format."""
     found: dict[str, str] = {}
     for name, format in FORMATS.items():
         for suffix in format.suffixes:
@@ -102,30 +105,30 @@ def read(
     rename: Mapping[str, str | None] | None = None,
     actions: Literal["scaled", "raw"] | None = None,
 ) -> Transitions:
-    """All rows of a file, a folder of Parquet files, a Minari data set (folder or installed id) or a
-    Stable-Baselines3 replay buffer object.
+    """Read all rows of a file, a folder of Parquet files, a Minari data set (folder or installed id), or a replay
+    buffer object of Stable-Baselines3.
 
-    The format follows from the suffix; `format` (a name or a suffix without its dot) overrules it. `hopper-sac` ships
-    with the package, and `minari:ID` is always a Minari id. `rename` is for files with names of their own: it maps
-    them to fields, as in {"my_obs": "observation"}, or to None to leave them out. `actions` is for a replay buffer,
-    and says whether its Box actions are "scaled" to [-1, 1], as Stable-Baselines3 stores them, or "raw"; see
-    `synther.formats.sb3`.
+    The format is chosen by the suffix, or by `format` (a name, or a suffix without its dot) if that is given.
+    `hopper-sac` is shipped with the package. `minari:ID` is always a Minari id. `rename` is for files with other names
+    than ours: it maps their keys to fields, as in {"my_obs": "observation"}, or to None to leave a key out. `actions`
+    is for a replay buffer. It says whether the buffer holds Box actions "scaled" to [-1, 1], as Stable-Baselines3
+    stores them, or "raw"; see `synther.formats.sb3`.
     """
     if not isinstance(source, (str, os.PathLike)):
         if rename:
-            raise ConfigError("rename is for files: a replay buffer has fixed names; leave it out")
+            raise ConfigError("rename is only for files, a replay buffer has fixed names: remove rename")
         options = {} if actions is None else {"actions": actions}
         return FORMATS.get(format or _format_of_object(source)).read(source, **options)
     if actions is not None:
         raise ConfigError(
-            f"actions={actions!r} is for a Stable-Baselines3 replay buffer, {source} is none: leave it out"
+            f"actions={actions!r} is only for a Stable-Baselines3 replay buffer, not for {source}: remove it"
         )
     source, format = _without_prefix(source, format)
     if source in shipped.names():
         source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)
     if rename and not FORMATS.get(name).renames:
-        raise ConfigError(f"rename is for files with names of their own, and {name} has fixed ones: leave it out")
+        raise ConfigError(f"rename is not possible for the format {name}, which has fixed names: remove rename")
     renamed = {"rename": rename} if rename else {}
     if not FORMATS.get(name).suffixes:
         return FORMATS.get(name).read(source)
@@ -138,7 +141,7 @@ def read(
 
 
 def rows_of(source: Any) -> Transitions:
-    """Rows as people have them: Transitions, a dict of arrays, a frame of pandas, or what `read` takes."""
+    """Convert to rows: Transitions, a dict of arrays, a pandas DataFrame, or any source that `read` accepts."""
     if isinstance(source, Transitions):
         return source
     if hasattr(source, "keys"):
@@ -149,9 +152,9 @@ def rows_of(source: Any) -> Transitions:
 
 
 def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
-    """Write `rows`, chunk by chunk, to a file, a Minari id or folder, or append them to a replay buffer object.
+    """Write `rows`, chunk by chunk, to a file, a Minari id or a folder, or append them to a replay buffer object.
 
-    `minari:ID` is always a Minari id. A file appears whole or not at all, and replaces an older one of its name.
+    `minari:ID` is always a Minari id. A file appears only when it is complete. It replaces an older file of its name.
     """
     if isinstance(rows, (str, os.PathLike)) and not isinstance(target, (str, os.PathLike)):
         raise DataError(
@@ -170,14 +173,14 @@ def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
 
 
 def is_parquet_folder(path: Path) -> bool:
-    """Whether `path` is a folder of Parquet files, finished or not."""
+    """Return whether `path` is a folder of Parquet files, finished or not."""
     from synther.formats import parquet
 
     return parquet.is_folder(path)
 
 
 def names_folder(target: str | os.PathLike[str]) -> bool:
-    """Whether rows go into a folder of files: its name has no suffix, or ends with a slash, or it is there already."""
+    """Return whether `target` is a folder of files: it ends with a slash, has no suffix, or exists as a folder."""
     name = os.fspath(target)
     path = Path(name).expanduser()
     if name.startswith(MINARI):
@@ -186,40 +189,44 @@ def names_folder(target: str | os.PathLike[str]) -> bool:
 
 
 def check_rows_target(target: str | os.PathLike[str]) -> None:
-    """Refuse, before any work is done for it, a file name that cannot take rows without episodes."""
+    """Raise an error if generated rows cannot be written to `target`, before any work is done.
+
+    Formats that store whole episodes cannot hold them.
+    """
     name = _format_to_write(target)
     _writer(name, target)
     if FORMATS.get(name).whole_episodes:
         raise FormatError(
-            f"{target}: generated rows form no episodes; expected a name ending in {', '.join(suffixes())}"
+            f"{target}: generated rows do not form episodes; expected a name ending in {', '.join(suffixes())}"
         )
 
 
 def _without_prefix(place: str | os.PathLike[str], format: str | None) -> tuple[str | os.PathLike[str], str | None]:
-    """`minari:ID` as the id and its format."""
+    """Return the id and the format if `place` is `minari:ID`, otherwise both arguments unchanged."""
     if not isinstance(place, str) or not place.startswith(MINARI):
         return place, format
     name = place.removeprefix(MINARI)
     if not is_minari_id(name):
         raise ConfigError(f"{name!r} is not a Minari id: expected {MINARI}NAMESPACE/NAME-v0")
     if Path(name).exists():
-        raise ConfigError(f"{name} is also a path here, which would be taken instead: choose another id, or folder")
+        raise ConfigError(f"{name} is also an existing path, which would be used instead: choose another id or folder")
     return name, "minari"
 
 
 def is_minari_id(name: str) -> bool:
-    """Whether `name` has the form of a Minari id, NAMESPACE/NAME-vVERSION."""
+    """Return whether `name` has the form of a Minari id, NAMESPACE/NAME-vVERSION."""
     return _MINARI_ID.fullmatch(name) is not None
 
 
 def _writer(name: str, target: Any) -> Callable[[RowSource, Any], None]:
     found = FORMATS.get(name).write
     if found is None:
-        raise FormatError(f"{target}: the format {name} can be read, not written; choose another one")
+        raise FormatError(f"{target}: the format {name} can only be read, not written; choose another one")
     return found
 
 
 def _named(format: str) -> str:
+    """Return the name of the format that `format` names, by its name or by a suffix without dot."""
     name = format if format in FORMATS else suffixes().get(f".{format.lower()}", format)
     FORMATS.check(name, "format")
     return name
@@ -231,7 +238,7 @@ def _format_of_object(thing: object) -> str:
             return name
     raise FormatError(
         f"expected a path, a Minari id or a Stable-Baselines3 replay buffer, got {type(thing).__name__}; "
-        "arrays in memory become rows with Transitions.of(...)"
+        "convert arrays to rows with Transitions.of(...)"
     )
 
 
@@ -239,7 +246,7 @@ def _format_of_suffix(path: Path) -> str | None:
     suffix = path.suffix.lower()
     if suffix in _PICKLES:
         raise FormatError(
-            f"{path}: pickles are never loaded or written, because loading one runs whatever code it holds; "
+            f"{path}: pickles are never loaded or written, because loading a pickle runs any code in it; "
             "load a replay buffer with Stable-Baselines3 (model.load_replay_buffer) and pass the buffer object, "
             "or save the arrays as .npz"
         )
@@ -260,7 +267,8 @@ def _format_to_read(source: str | os.PathLike[str]) -> str:
     if path.suffix:
         raise _unknown_suffix(path)
     raise FormatError(
-        f"{path}: no such file or folder, no Minari id (NAMESPACE/NAME-vVERSION), nor {' or '.join(shipped.names())}"
+        f"{path}: no such file or folder, and neither a Minari id (NAMESPACE/NAME-vVERSION) nor the name of a shipped "
+        f"data set ({', '.join(shipped.names())}): check the path"
     )
 
 
@@ -278,7 +286,7 @@ def _unknown_suffix(
     path: Path, csv: str = "write(Transitions.of(pandas.read_csv(path)), 'rows.npz') converts it"
 ) -> FormatError:
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
-    how = "rename the file (in Python, `format=` overrules the suffix)"
+    how = "rename the file (in Python you can also pass `format=`)"
     if path.suffix.lower() == ".csv":
         how = f"in Python, {csv}"
     return FormatError(f"{path}: {got}, expected one of {', '.join(suffixes())}; {how}")

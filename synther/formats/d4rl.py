@@ -1,7 +1,7 @@
-"""HDF5 with D4RL's keys: flat datasets, one row a step.
+"""HDF5 files with D4RL's keys: flat datasets with one row per step.
 
-`observations`, `actions`, `rewards`, `next_observations`, `terminals`, `timeouts`. Some of D4RL's files leave out
-`next_observations`; see `episodes.pair` for what becomes of them.
+The keys are `observations`, `actions`, `rewards`, `next_observations`, `terminals` and `timeouts`. Some files of D4RL
+have no `next_observations`. Then they are taken from the next row: see `episodes.pair`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from synther.errors import DataError, FormatError
 from synther.formats import metadata
 from synther.formats.episodes import check_lengths, pair
 from synther.formats.hdf5 import attribute, check_numbers, created, opened
-from synther.formats.reading import Rename, keys_of_fields, reading, settled
+from synther.formats.reading import Rename, keys_of_fields, reading, separate_timeouts
 from synther.formats.writing import CHUNK_BYTES, Stream
 
 
@@ -27,21 +27,21 @@ def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transi
     with reading(source, "an HDF5 file with D4RL's keys"), opened(source) as file:
         if "episode_0" in file:
             raise FormatError(
-                "the data file of a Minari data set: pass the folder that holds its `data` folder instead"
+                "this is the data file of a Minari data set: pass the folder that contains its `data` folder instead"
             )
         keys = keys_of_fields(_keys(file), "an HDF5 file", rename)
         datasets = {field: file[key] for field, key in keys.items()}
         for field, dataset in datasets.items():
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
-                raise DataError(f"{keys[field]!r} is no array: expected a dataset with one row a step")
+                raise DataError(f"{keys[field]!r} is not an array: expected a dataset with one row per step")
         check_numbers(source, datasets.values())
-        arranged = _whole if "next_observation" in datasets else _paired
-        fields = arranged(datasets, keys, rename)
+        read_fields = _read_all if "next_observation" in datasets else _read_paired
+        fields = read_fields(datasets, keys, rename)
         return Transitions.of(fields, **_known(file))
 
 
 def _keys(file: Any) -> list[str]:
-    """Names of the datasets; extra columns are in a group of their own."""
+    """Return the names of the datasets. Extra columns are in a group of their own, and keep its name as a prefix."""
     import h5py
 
     group = EXTRA.rstrip("/")
@@ -51,6 +51,7 @@ def _keys(file: Any) -> list[str]:
 
 
 def _known(file: Any) -> dict[str, Any]:
+    """Return spaces and environment of the rows, as keyword arguments of `Transitions`."""
     known = metadata.load(attribute(file, metadata.KEY))
     env_id = attribute(file, "env_id")
     if isinstance(env_id, str) and not known.get("env_id"):
@@ -58,22 +59,28 @@ def _known(file: Any) -> dict[str, Any]:
     return known
 
 
-def _whole(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | None) -> dict[str, Array]:
-    return settled({field: dataset[()] for field, dataset in datasets.items()}, keys, rename)
+def _read_all(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | None) -> dict[str, Array]:
+    return separate_timeouts({field: dataset[()] for field, dataset in datasets.items()}, keys, rename)
 
 
-def _paired(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | None) -> dict[str, Array]:
-    """Final arrays are filled block by block: the observations, often most of the memory, are never held twice over."""
+def _read_paired(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | None) -> dict[str, Array]:
+    """Read a file without next observations, and take them from the next rows.
+
+    The final arrays are filled block by block, so that the observations, which take most of the memory, are not held in
+    memory one more time.
+    """
     check_lengths(datasets)
     source = datasets["observation"]
-    marks = settled({name: datasets[name][()] for name in ("terminal", "timeout") if name in datasets}, keys, rename)
+    marks = separate_timeouts(
+        {name: datasets[name][()] for name in ("terminal", "timeout") if name in datasets}, keys, rename
+    )
     pairing = pair(len(source), marks.get("terminal"), marks.get("timeout"))
     kept = len(pairing.row)
     observation = np.empty((kept, *source.shape[1:]), source.dtype)
     following = np.empty_like(observation)
     block_rows = max(1, CHUNK_BYTES * len(source) // max(source.nbytes, 1))
     for start in range(0, len(source), block_rows):
-        block = source[start : start + block_rows + 1]  # one more: the observation after the block's last row
+        block = source[start : start + block_rows + 1]  # one more, for the next observation of the block's last row
         rows = slice(*np.searchsorted(pairing.row, (start, start + block_rows)))
         observation[rows] = block[pairing.row[rows] - start]
         following[rows] = block[pairing.following[rows] - start]
@@ -86,13 +93,16 @@ def _paired(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | Non
 
 
 def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
-    """Contiguous and uncompressed: float rows hardly shrink, and both ways run at the speed of the disk."""
+    """Write rows, contiguous and uncompressed.
+
+    Compression would hardly shrink float rows. Without it, reading and writing are as fast as the disk.
+    """
     stream = Stream(rows)
     with replacing(target) as path, created(path) as (file, writing):
         with writing():
             file.attrs[metadata.KEY] = stream.metadata
             if stream.env_id is not None:
-                file.attrs["env_id"] = str(stream.env_id)  # h5py takes no subclass of it
+                file.attrs["env_id"] = str(stream.env_id)  # h5py does not accept subclasses of str
             datasets = {
                 column.name: file.create_dataset(column.key, (stream.rows, *column.shape), column.dtype)
                 for column in stream.columns

@@ -1,4 +1,8 @@
-"""Episodes to rows and back: which observation follows which, and where that is not known."""
+"""Convert episodes to rows and back.
+
+Some files store only one observation per step. `pair` finds the next observation of each row in the row after it,
+except at the ends of episodes. `episodes` joins rows to episodes, for formats that store episodes.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pairing:
-    """Rows of a recording without next observations that still make a transition.
+    """The rows of a recording without next observations that can be completed to transitions.
 
-    row        (M,)  which rows are kept
-    following  (M,)  whose observation is their next one
-    timeout    (M,)  the last kept row of an episode that did not end in a terminal state
+    row        (M,)  indices of the rows that are kept
+    following  (M,)  indices of the rows that hold their next observations
+    timeout    (M,)  True for the last kept row of an episode that did not end in a terminal state
     """
 
     row: Array
@@ -30,16 +34,17 @@ class Pairing:
 
 
 def pair(rows: int, terminal: Array | None, timeout: Array | None) -> Pairing:
-    """Pair each row with the next one of its episode.
+    """Pair each row with the next row of its episode, which holds its next observation.
 
-    The last row of a truncated episode, and the last row of all, have no known next observation and are left out; the
-    mark of the cut moves to the row before. A terminal row stays, with its own observation standing in for the next
-    one: a TD target masks that value anyway, and leaving it out would lose every terminal.
+    The next observation is unknown for the last row of a truncated episode, and for the last row of the recording.
+    These rows are left out, and the timeout moves to the row before. A terminal row is kept, with its own observation
+    in place of the next one: a TD target masks the value of that observation anyway, and otherwise all terminals would
+    be lost.
     """
     if timeout is None:
         raise FormatError(
-            "next_observations are missing and so are timeouts: without either, the last step of a truncated episode "
-            "cannot be told from one in the middle, and rows of different episodes would be paired. "
+            "next_observations and timeouts are both missing, so the ends of truncated episodes are unknown, and rows "
+            "of different episodes would be paired. "
             "Add next_observations, or timeouts (true on the last step of each truncated episode)"
         )
     ends = np.zeros(rows, bool) if terminal is None else flags("terminals", terminal, rows)
@@ -49,12 +54,12 @@ def pair(rows: int, terminal: Array | None, timeout: Array | None) -> Pairing:
     if rows == 0:
         raise DataError("no rows: expected at least one transition")
     if len(row) == 0:
-        raise DataError(f"none of the {rows:,} rows has a known next observation: every episode has a single step")
+        raise DataError(f"none of the {rows:,} rows has a known next observation: every episode has only one step")
     stand_in = ends[row]
     before_cut = ~stand_in & cut[np.minimum(row + 1, rows - 1)]
     _log.info(
-        "no next_observations: left out %d rows that end a truncated episode, kept %d terminal rows with their own "
-        "observation as the next one",
+        "the data has no next_observations: %d rows at the ends of truncated episodes are left out, and %d terminal "
+        "rows are kept with their own observation as the next one",
         rows - len(row),
         np.count_nonzero(stand_in),
     )
@@ -62,7 +67,7 @@ def pair(rows: int, terminal: Array | None, timeout: Array | None) -> Pairing:
 
 
 def paired(fields: dict[str, Array]) -> dict[str, Array]:
-    """`fields` with next observations, given or paired."""
+    """Return `fields` with next observations. If there are none, they are taken from the next rows (see `pair`)."""
     if "next_observation" in fields:
         return fields
     observation = fields["observation"]
@@ -73,25 +78,29 @@ def paired(fields: dict[str, Array]) -> dict[str, Array]:
 
 
 def check_lengths(fields: dict[str, Array]) -> None:
+    """Raise an error if the arrays differ in length."""
     rows = len(fields["observation"])
     for name, array in fields.items():
         if len(array) != rows:
             raise DataError(
-                f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step"
+                f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row per step"
             )
 
 
 def flags(name: str, values: Array, rows: int) -> Array:
+    """Return `values`, of shape (rows,) or (rows, 1), as booleans. Raise an error if a value is not 0 or 1."""
     values = values.reshape(-1) if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape != (rows,):
-        raise DataError(f"{name} has shape {values.shape}: expected ({rows},), one value a step")
+        raise DataError(f"{name} has shape {values.shape}: expected ({rows},), one value per step")
     if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-        raise DataError(f"{name} holds other values than 0 and 1: expected booleans")
+        raise DataError(f"{name} has other values than 0 and 1: expected booleans")
     return values.astype(bool)
 
 
 @dataclass(frozen=True)
 class Episode:
+    """One episode. It has one observation more than steps."""
+
     observation: Array  # (steps + 1, O)
     action: Array
     reward: Array
@@ -100,10 +109,10 @@ class Episode:
 
 
 def episodes(stream: Stream) -> Iterator[Episode]:
-    """The episodes that rows form, one at a time.
+    """Join rows to episodes, and yield the episodes one at a time.
 
-    An episode ends at a terminal or timeout mark or with the last row; inside it every next observation is the
-    following row's observation, else the rows are no episodes and this raises.
+    An episode ends at a terminal, at a timeout, or with the last row. Within an episode, the next observation of each
+    row must be the observation of the next row. Otherwise an error is raised.
     """
     open_parts: list[Transitions] = []
     seen = 0
@@ -127,8 +136,8 @@ def _episode(parts: list[Transitions], first_row: int) -> Episode:
         row = first_row + int(np.argmax(breaks))
         raise DataError(
             f"the rows do not form episodes: row {row:,} is neither terminal nor a timeout, yet its next_observation "
-            f"is not the observation of row {row + 1:,}. Rows without episodes, as synthetic ones are, go to .hdf5, "
-            ".parquet or .npz"
+            f"is not the observation of row {row + 1:,}. Write rows without episodes, such as synthetic rows, to "
+            ".hdf5, .parquet or .npz"
         )
     return Episode(
         observation=np.concatenate([rows.observation, rows.next_observation[-1:]]),

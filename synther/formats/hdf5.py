@@ -1,7 +1,8 @@
-"""HDF5 files: to read from, without the other files that one may lead to, and to write into.
+"""Open HDF5 files for reading and writing, safely.
 
-A full disk is an error like any other. HDF5 cannot close a file that it failed to write, and crashes the interpreter
-when that ends. So it is not told: it writes through a file object that remembers what went wrong.
+Reading refuses files with links to other files (`opened`). Writing handles a full disk (`created`): if a write fails,
+HDF5 cannot close its file and crashes the interpreter at exit. So HDF5 writes to a file object that always reports
+success, remembers the first error, and raises it after HDF5 has finished.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     import h5py
 
 Writing = Callable[[], AbstractContextManager[None]]
+"""A function that returns a context for write operations: see `created`."""
 
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """A file to read from, which holds all of its data itself: see `check_self_contained`."""
+    """Open a file for reading. Raise an error if its data lies in other files (see `check_self_contained`)."""
     import h5py
 
     with h5py.File(path, "r") as file:
@@ -35,19 +37,20 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
 
 
 def check_numbers(path: str | os.PathLike[str], datasets: Iterable[h5py.Dataset]) -> None:
-    """Refuse datasets of anything but numbers, and of more of them than the file at `path` can hold."""
+    """Raise an error if a dataset holds something other than numbers, or if the datasets declare much more data than
+    the file at `path` can hold."""
     declared = 0
     for dataset in datasets:
         if dataset.dtype.kind not in "biuf":
             raise DataError(f"{_shown(dataset.name)} holds {dataset.dtype}: expected numbers")
-        # HDF5 reads whole chunks, which may be larger than the dataset is. NumPy's own product may overflow.
+        # HDF5 reads whole chunks, which may be larger than the dataset. math.prod does not overflow, unlike np.prod.
         largest = max(math.prod(dataset.shape or (0,)), math.prod(dataset.chunks or (0,)))
         declared += largest * dataset.dtype.itemsize
     check_size(declared, os.path.getsize(path))
 
 
 def attribute(file: h5py.File, name: str) -> Any:
-    """An attribute of the file: text, a number or an array of them; None where there is none."""
+    """Return an attribute of the file (text, a number or a list of numbers), or None if it does not exist."""
     if name not in file.attrs:
         return None
     held = file.attrs.get_id(name)
@@ -59,9 +62,11 @@ def attribute(file: h5py.File, name: str) -> Any:
 
 
 def check_self_contained(file: h5py.File) -> None:
-    """Refuse a file that takes data from other files: through external links or storage, or virtual datasets.
+    """Raise an error if the file takes data from other files, through external links, external storage or virtual
+    datasets.
 
-    h5py follows all of them silently, so a file from somebody else could read any file of this machine as its rows.
+    h5py follows all of these silently. A file from a stranger could therefore read any file on this machine as its
+    rows.
     """
     from h5py import h5d, h5l, h5o
 
@@ -80,26 +85,28 @@ def check_self_contained(file: h5py.File) -> None:
         plan = h5d.open(file.id, name).get_create_plist()
         if plan.get_external_count():
             return f"{_text(name)} is stored in another file, {_text(plan.get_external(0)[0])}"
-        return f"{_text(name)} is a virtual dataset, made of others" if plan.get_layout() == h5d.VIRTUAL else None
+        return (
+            f"{_text(name)} is a virtual dataset, made of other datasets" if plan.get_layout() == h5d.VIRTUAL else None
+        )
 
-    # Links first: HDF5 goes through hard links alone here, and what these lead to is in the file itself.
+    # Links are checked first. The visit of objects follows only hard links, which stay within the file.
     found = file.id.links.visit(look_at_link, info=True) or h5o.visit(file.id, look_at_object, info=True)
     if not found:
         lost = next((name for name in soft if file.get(name) is None), None)
-        found = lost and f"{_text(lost)} is a link to {_target(file, lost)}, which is not there"
+        found = lost and f"{_text(lost)} is a link to {_target(file, lost)}, which does not exist"
     if found:
         raise FormatError(
-            f"{found}: an HDF5 file must hold all of its data itself. Copy the arrays into one file and read that"
+            f"{found}: an HDF5 file must contain all of its data. Copy the arrays into one file, and read that file"
         )
 
 
 def _target(file: h5py.File, name: bytes) -> str:
-    """Where a link leads that is not a hard one."""
+    """Describe the target of a soft or external link."""
     try:
-        told = file.id.links.get_val(name)
+        target = file.id.links.get_val(name)
     except (TypeError, ValueError, RuntimeError):
         return "another file"
-    return f"{_text(told[1])} of the file {_text(told[0])}" if isinstance(told, tuple) else _text(told)
+    return f"{_text(target[1])} of the file {_text(target[0])}" if isinstance(target, tuple) else _text(target)
 
 
 def _text(name: bytes) -> str:
@@ -112,7 +119,10 @@ def _shown(name: str | None) -> str:
 
 @contextmanager
 def created(path: Path) -> Iterator[tuple[h5py.File, Writing]]:
-    """A new file, and a context for all that is written to it, which raises what keeps the disk from taking it."""
+    """Create a file. Yield it, and a function that returns a context for write operations.
+
+    All writing must happen in such a context. At its end an error of the disk is raised, such as a full disk.
+    """
     import h5py
 
     with _Sink(path, "w+") as sink:
@@ -128,17 +138,18 @@ def created(path: Path) -> Iterator[tuple[h5py.File, Writing]]:
 
 
 class _Sink(io.FileIO):
-    """A file whose writes succeed, whatever becomes of them."""
+    """A file object that reports success for every write, and stores the first error in `failure`."""
 
     failure: OSError | None = None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
+        """Delay signals inside the block, and raise the stored error at its end."""
         try:
-            with uninterrupted():  # HDF5 would take an interrupt in the midst of a write for one that failed
+            with uninterrupted():  # HDF5 would treat an interrupt during a write as a failed write
                 yield
         finally:
-            if self.failure is not None:  # what HDF5 then finds wrong with its file only follows from that
+            if self.failure is not None:  # replaces errors of HDF5, which are only a consequence of it
                 raise self.failure
 
     def write(self, data: Any) -> int:

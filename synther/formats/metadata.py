@@ -1,4 +1,4 @@
-"""What a file says of its rows besides the rows: their spaces and their environment, as one line of JSON."""
+"""Metadata of rows in files: spaces and environment, stored as one line of JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from synther.errors import FormatError
 from synther.schema import parse
 
 KEY = "synther_metadata"
+"""Name under which all formats store the metadata."""
 
 
 def dump(rows: Transitions) -> str:
+    """Return the metadata of `rows` as JSON."""
     known = {
         "action_space": spaces.to_json(rows.action_space),
         "observation_space": spaces.to_json(rows.observation_space),
@@ -24,7 +26,7 @@ def dump(rows: Transitions) -> str:
 
 
 def load(text: Any) -> dict[str, Any]:
-    """Keyword arguments of Transitions, none where a file says nothing."""
+    """Parse metadata, and return keyword arguments of `Transitions`. None (a file without metadata) gives none."""
     if text is None:
         return {}
     if not isinstance(text, str | bytes):
@@ -34,11 +36,13 @@ def load(text: Any) -> dict[str, Any]:
         "action_space": spaces.from_json(known["action_space"]),
         "observation_space": spaces.from_json(known["observation_space"]),
         "env_id": known["env_id"],
-        "env_options": known.get("env_options"),  # which earlier files have not
+        "env_options": known.get("env_options"),  # missing in files of early versions
     }
 
 
 class _Known(TypedDict):
+    """The type of the stored JSON."""
+
     action_space: Any
     observation_space: Any
     env_id: str | None

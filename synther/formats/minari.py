@@ -1,6 +1,7 @@
-"""Minari data sets, by installed id or by folder: the ecosystem's standard for episodes.
+"""Minari data sets, the standard format for episodes of Gymnasium environments. They are found by installed id or
+folder.
 
-Observations of structured spaces are flattened as Gymnasium does. Rows that form no episodes are not written here.
+Observations of structured spaces are flattened as Gymnasium does it. Only rows that form episodes can be written.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from synther.schema import check_size, parse
 from synther.schema import read as read_json
 
 _ONE_HOT = 5_000
-"""Times its own size that a data set may take in memory: a state of many is one number there, and one-hot here."""
+"""A data set may take this many times its own size in memory.
+
+The number is large because a discrete state is one number in the file, but becomes a one-hot vector in memory.
+"""
 
 
 def read(source: str | os.PathLike[str]) -> Transitions:
@@ -51,7 +55,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
 
 
 class _About(TypedDict):
-    """`metadata.json`, as far as it is used here."""
+    """The entries of `metadata.json` that are used here."""
 
     data_format: Literal["hdf5", "arrow", "parquet"]
     observation_space: str
@@ -64,6 +68,8 @@ class _About(TypedDict):
 
 
 class _EnvSpec(TypedDict):
+    """The entries of `env_spec` that are used here."""
+
     id: str
     kwargs: NotRequired[dict[str, Any]]
     max_episode_steps: NotRequired[int | None]
@@ -71,7 +77,7 @@ class _EnvSpec(TypedDict):
 
 @dataclass(frozen=True)
 class Recorded:
-    """An episode of a data set: one more observation than steps."""
+    """An episode of a data set. It has one observation more than steps."""
 
     number: int
     observations: Any
@@ -84,7 +90,7 @@ class Recorded:
 class Stored:
     """A data set in a folder.
 
-    It is read without Minari's own reader, which imports the code that `env_spec` names where a space is missing.
+    It is not read with Minari's own reader: if a space is missing, that reader imports the code named in `env_spec`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,13 +107,13 @@ class Stored:
         self._data = _Hdf5Episodes(folder) if form == "hdf5" else ArrowEpisodes(folder, form)
         if not 0 < self.episodes <= min(self._data.count, self.steps):
             raise DataError(
-                f"metadata.json promises {self.steps:,} steps in {self.episodes:,} episodes, {self._data.count:,} are "
-                "there: expected at least one episode, with a step in each"
+                f"metadata.json declares {self.steps:,} steps in {self.episodes:,} episodes, found "
+                f"{self._data.count:,} episodes: expected at least one episode, with at least one step in each"
             )
 
     @property
     def size(self) -> int:
-        """Bytes of the stored episodes."""
+        """Size of the stored episodes in bytes."""
         return self._data.size
 
     @property
@@ -115,7 +121,7 @@ class Stored:
         return None if self.env_spec is None else str(self.env_spec.id)
 
     def recorded(self) -> Iterator[Recorded]:
-        """Its episodes, one at a time; what else is stored with them is not read."""
+        """Yield the episodes one at a time. Other data that is stored with them is not read."""
         episodes: Iterator[Mapping[str, _Hdf5Column | ArrowColumn]] = self._data.read(self.episodes)
         for number, columns in enumerate(episodes):
             seen = self._decoded(columns["observations"], self.observation_space)
@@ -124,6 +130,7 @@ class Stored:
             yield Recorded(number, seen, done, *(columns[name].numbers(()).reshape(-1) for name in names))
 
     def _decoded(self, stored: _Hdf5Column | ArrowColumn, space: Any) -> Any:
+        """Read the values of a space: an array, or for Dict and Tuple spaces a dict or tuple of arrays."""
         gym = gym_spaces.gymnasium_spaces()
         if isinstance(space, gym.Dict):
             return {key: self._decoded(stored.inner(key), inner) for key, inner in space.spaces.items()}
@@ -138,6 +145,7 @@ class Stored:
         return bool(self.about.get("jpeg_encoding", True) and is_image_space(space))
 
     def _images(self, stored: Sequence[bytes], shape: Sequence[int]) -> Array:
+        """Decode JPEG images into an array of shape (N, *shape)."""
         from PIL import Image
 
         check_size(len(stored) * int(np.prod(shape)), self.size)
@@ -151,7 +159,7 @@ class Stored:
 
 
 class _Hdf5Episodes:
-    """The episodes of a data set that is stored with HDF5, Minari's default."""
+    """The episodes of a data set that is stored as HDF5, which is Minari's default."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "main_data.hdf5"
@@ -163,7 +171,7 @@ class _Hdf5Episodes:
         return os.path.getsize(self._path)
 
     def read(self, count: int) -> Iterator[dict[str, _Hdf5Column]]:
-        """The columns of the first episodes."""
+        """Yield the columns of the first `count` episodes, one episode at a time."""
         with opened(self._path) as file:
             for number in range(count):
                 group = file[f"episode_{number}"]
@@ -171,36 +179,38 @@ class _Hdf5Episodes:
 
 
 class _Hdf5Column:
-    """The values of a space."""
+    """The stored values of a space, for one episode."""
 
     def __init__(self, path: Path, stored: Any) -> None:
         self._path, self._stored = path, stored
 
     def inner(self, key: str | int) -> _Hdf5Column:
-        """Those of a space in a Dict or a Tuple."""
+        """Return the values of one part of a Dict or Tuple space."""
         return _Hdf5Column(self._path, self._stored[key if isinstance(key, str) else f"_index_{key}"])
 
     def numbers(self, shape: Sequence[int]) -> Array:
+        """Return the values as an array. `shape` is not needed here, because HDF5 stores it."""
         check_numbers(self._path, [self._stored])
         return np.asarray(self._stored[()])
 
     def jpegs(self) -> Sequence[bytes] | None:
-        """Images in files, if that is what is stored."""
+        """Return the values as JPEG files, or None if they are stored as numbers."""
         return self._stored if self._stored.dtype.kind == "O" else None
 
 
 def _env_spec_of(text: str | None) -> Any:
-    """The environment that a data set names. Its `entry_point` and its wrappers are left out, as they name code."""
+    """Return the environment that a data set names. Its `entry_point` and wrappers are left out: they name code."""
     if text is None:
         return None
     from gymnasium.envs.registration import EnvSpec
 
-    told = parse(text, _EnvSpec, "env_spec")
-    limit = told.get("max_episode_steps")
-    return EnvSpec(told["id"], None, max_episode_steps=limit, kwargs=told.get("kwargs", {}))
+    given = parse(text, _EnvSpec, "env_spec")
+    limit = given.get("max_episode_steps")
+    return EnvSpec(given["id"], None, max_episode_steps=limit, kwargs=given.get("kwargs", {}))
 
 
 def _fields(dataset: Stored) -> dict[str, Array]:
+    """Read all episodes into arrays, one for each field of the rows."""
     space, steps = dataset.observation_space, dataset.steps
     flat = (steps, gym_spaces.width(space)), gym_spaces.dtype(space)
     # One-hot vectors of discrete spaces are much larger than what is stored.
@@ -228,15 +238,17 @@ def _fields(dataset: Stored) -> dict[str, Array]:
             fields[name][rows] = values
         start = rows.stop
     if start != steps:
-        raise FormatError(f"metadata.json promises {steps:,} steps, the episodes hold another number: fetch it again")
+        raise FormatError(
+            f"metadata.json declares {steps:,} steps, but the episodes have another number of steps: download it again"
+        )
     return fields
 
 
 def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
-    """To an id (a string such as "name/task-v0"), which must be new, or to a folder.
+    """Write rows to a new id (a string such as "name/task-v0") or to a folder.
 
-    Goes through Minari's storage rather than `create_dataset_from_buffers`, which needs every episode in memory, makes
-    the environment only to look at its spaces, and writes under the final name.
+    This uses Minari's storage directly. `create_dataset_from_buffers` would need all episodes in memory, create the
+    environment only to read its spaces, and write under the final name before the data set is complete.
     """
     _minari("writing a Minari data set")
     folder, dataset_id = _place_to_write(target)
@@ -244,7 +256,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     stream.first.refuse_extra("a Minari data set")
     with replacing(folder) as path, _quietly():
         path.mkdir()
-        _write_data(path.absolute() / "data", dataset_id, stream)  # Minari trips over relative ones
+        _write_data(path.absolute() / "data", dataset_id, stream)  # Minari cannot handle relative paths
     _register_namespace(dataset_id)
 
 
@@ -282,6 +294,7 @@ def _write_data(data: Path, dataset_id: str, stream: Stream) -> None:
 
 
 def _action_space(stream: Stream) -> Any:
+    """Return the action space for Minari. Without a given one, discrete values are found by reading all actions."""
     first = stream.first
     if first.action.dtype.kind not in "iu":
         return gym_spaces.flat_box(first.action_space, first.action.shape[1], first.action.dtype)
@@ -292,13 +305,17 @@ def _action_space(stream: Stream) -> Any:
 
 
 def _last(steps: int, flag: bool) -> Array:
+    """Return an array of `steps` booleans that are False, except the last one, which is `flag`."""
     flags = np.zeros(steps, bool)
     flags[-1] = flag
     return flags
 
 
 def _env_spec(stream: Stream) -> str | None:
-    """The environment as Minari records it; one that is not registered here is named in our own metadata only."""
+    """Return the environment as JSON in Minari's form, or None if it is not registered here.
+
+    In the second case, only our own metadata names the environment.
+    """
     if stream.env_id is None:
         return None
     try:
@@ -308,36 +325,38 @@ def _env_spec(stream: Stream) -> str | None:
 
 
 def folder_in(path: Path) -> Path | None:
-    """The folder with `metadata.json` of a data set at a path; None where there is none."""
+    """Return the folder with the `metadata.json` of the data set at `path`, or None if there is no data set."""
     return next((folder for folder in (path / "data", path) if (folder / "metadata.json").exists()), None)
 
 
 def folder_of(dataset_id: str) -> Path | None:
-    """That of an installed one."""
+    """Return the folder with the `metadata.json` of an installed data set, or None if it is not installed."""
     from minari.storage import get_dataset_path
 
     return folder_in(Path(get_dataset_path(dataset_id)))
 
 
 def _data_folder(source: str | os.PathLike[str]) -> Path:
+    """Return the folder with the `metadata.json` of a path or an installed id, or raise an error."""
     path = Path(source).expanduser()
     found = folder_in(path) if path.exists() else folder_of(os.fspath(source))
     if found is not None:
         return found
     if path.exists():
         raise FormatError(
-            f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and its episodes, "
-            "or one of Parquet files"
+            f"{path}: not a Minari data set: expected a folder with data/metadata.json and its episodes, "
+            "or a folder of Parquet files"
         )
     from minari.storage import get_dataset_path
 
     raise FormatError(
         f"{source}: neither a folder nor a Minari data set installed in {get_dataset_path(os.fspath(source))}; "
-        f"check the name, or fetch it with: minari download {source}"
+        f"check the name, or download it with: minari download {source}"
     )
 
 
 def _place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
+    """Return the folder and the id of a new data set. Raise an error if the id is taken or the folder is in use."""
     path = Path(target).expanduser()
     if isinstance(target, str) and is_minari_id(target) and not path.exists():
         from minari.dataset.minari_dataset import parse_dataset_id
@@ -345,9 +364,10 @@ def _place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
 
         try:
             parse_dataset_id(target)
-        except ValueError:  # beside a data set of such a name Minari would list none at all
+        except ValueError:  # a data set with such a name would break Minari's list of all data sets
             raise FormatError(
-                f"{target}: no id that Minari takes: expected NAMESPACE/NAME-vVERSION, two letters or more before the /"
+                f"{target}: Minari does not accept this id: expected NAMESPACE/NAME-vVERSION, at least two letters "
+                "before the /"
             ) from None
         installed = Path(get_dataset_path(target))
         if installed.exists():
@@ -357,13 +377,13 @@ def _place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
             )
         return installed, target
     if path.exists() and not (path / "data" / "metadata.json").exists() and (path.is_file() or any(path.iterdir())):
-        raise FormatError(f"{path}: exists and is no Minari data set, so it is not replaced; choose another name")
+        raise FormatError(f"{path}: exists and is not a Minari data set, so it is not replaced; choose another name")
     name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in path.resolve().name)
     return path, name if is_minari_id(name) else f"{name or 'rows'}-v0"
 
 
 def _register_namespace(dataset_id: str) -> None:
-    """Minari lists only data sets whose namespace carries a metadata file."""
+    """Create the metadata file of the namespace, because Minari lists only data sets in namespaces with such a file."""
     from minari.namespace import create_namespace, list_local_namespaces
 
     namespace = dataset_id.rpartition("/")[0]
@@ -373,7 +393,7 @@ def _register_namespace(dataset_id: str) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Minari and Gymnasium warn of old versions and absent authors, which nobody who reads rows can act on."""
+    """Suppress warnings of Minari and Gymnasium about old versions and missing authors, which a reader cannot fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

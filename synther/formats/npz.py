@@ -1,7 +1,7 @@
-"""NumPy archives: flat arrays under the usual names, or the compact form that stores each observation once.
+"""NumPy archives (.npz), in two forms: flat arrays under the usual names, or compact.
 
-The compact form holds `observations` (one row more than steps for each episode), `actions`, `rewards`,
-`episode_lengths`, `terminated` (one entry an episode) and perhaps `env_id`.
+The compact form stores each observation once. It has `observations` (for each episode one row more than steps),
+`actions`, `rewards`, `episode_lengths`, `terminated` (one entry per episode), and optionally `env_id`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from synther.durable import replacing
 from synther.errors import DataError, FormatError
 from synther.formats import metadata
 from synther.formats.episodes import flags, paired
-from synther.formats.reading import Rename, keys_of_fields, reading, settled
+from synther.formats.reading import Rename, keys_of_fields, reading, separate_timeouts
 from synther.formats.writing import Stream
 from synther.schema import check_size
 
 _COMPACT = ("observations", "actions", "rewards", "episode_lengths", "terminated")
+"""The arrays of the compact form."""
 _ABOUT = (metadata.KEY, "env_id")
-"""What is not about single rows."""
+"""Arrays with information about all rows."""
 
 
 def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
@@ -42,12 +43,12 @@ def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transi
                 return Transitions.of(_expanded(arrays), **_known(arrays))
             keys = keys_of_fields(named, "an archive", rename)
             arrays = archive.arrays([*about, *keys.values()])
-        fields = settled({field: arrays[key] for field, key in keys.items()}, keys, rename)
+        fields = separate_timeouts({field: arrays[key] for field, key in keys.items()}, keys, rename)
         return Transitions.of(paired(fields), **_known(arrays))
 
 
 class Archive:
-    """The arrays of an archive by name. Their sizes are checked before they are read, and pickles are refused."""
+    """The arrays of an archive by name. Sizes are checked before arrays are read, and pickles are refused."""
 
     def __init__(self, archive: zipfile.ZipFile, stored: int) -> None:
         self._archive, self._stored = archive, stored
@@ -57,32 +58,35 @@ class Archive:
     @classmethod
     @contextmanager
     def opened(cls, source: str | os.PathLike[str]) -> Iterator[Archive]:
+        """Open an archive for reading."""
         stored = Path(source).stat().st_size
         if not zipfile.is_zipfile(source):
             raise FormatError(
-                f"not a NumPy archive (.npz): {stored:,} bytes that are no zip file, or only a part of one"
+                f"not a NumPy archive (.npz): its {stored:,} bytes are not a zip file, or only a part of one"
             )
         with zipfile.ZipFile(source) as archive:
             yield cls(archive, stored)
 
     def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and type of an array, which is not read."""
+        """Read the shape and type of an array, without its values. Raise an error if they do not match the file."""
         member = self._members[name]
         with self._archive.open(member) as file:
             version = np.lib.format.read_magic(file)
-            if version not in ((1, 0), (2, 0)):  # later ones are for names of fields, which numbers have not
-                raise FormatError(f"{name!r} is no array of numbers: expected version 1.0 or 2.0 of NumPy's format")
+            if version not in ((1, 0), (2, 0)):  # later versions are only for structured arrays
+                raise FormatError(f"{name!r} is not an array of numbers: expected version 1.0 or 2.0 of NumPy's format")
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
             left = member.file_size - file.tell()
         if dtype.hasobject:
-            raise FormatError(f"{name!r} holds Python objects: pickles are never loaded, as loading one runs its code")
+            raise FormatError(
+                f"{name!r} holds Python objects: expected numbers. pickles are never loaded, because they run code"
+            )
         if math.prod(shape) * dtype.itemsize != left:
-            raise FormatError(f"{name!r} declares an array of {shape}, {dtype}, but {left:,} bytes are there")
+            raise FormatError(f"{name!r} declares an array of {shape}, {dtype}, but has {left:,} bytes of values")
         return shape, dtype
 
     def arrays(self, names: Iterable[str]) -> dict[str, Array]:
-        """These arrays, and no others."""
+        """Read the arrays `names`, and no others."""
         names = list(names)
         for name in names:
             self.header(name)
@@ -95,6 +99,7 @@ class Archive:
 
 
 def _known(arrays: dict[str, Array]) -> dict[str, Any]:
+    """Return spaces and environment of the rows, as keyword arguments of `Transitions`."""
     text, env_id = (_text(arrays[key]) if key in arrays else None for key in _ABOUT)
     known = metadata.load(text)
     if env_id is not None and not known.get("env_id"):
@@ -103,39 +108,40 @@ def _known(arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def _text(array: Array) -> str:
-    """The text in an array of one. Numbers that are no characters are refused, which NumPy does not do."""
+    """Return the text in an array with one element. Unlike NumPy, this refuses numbers that are not characters."""
     if array.size != 1 or array.dtype.kind not in "US":
-        raise FormatError(f"an array of {array.dtype} and shape {array.shape} where text was expected")
+        raise FormatError(f"expected an array with one text, got an array of {array.dtype} with shape {array.shape}")
     codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8 if array.dtype.kind == "S" else np.uint32)
     if array.dtype.kind == "U" and array.dtype.byteorder == (">" if sys.byteorder == "little" else "<"):
         codes = codes.byteswap()
     try:
         return "".join(map(chr, codes.tolist())).rstrip("\0")
     except (ValueError, OverflowError):
-        raise FormatError("text of characters that do not exist") from None
+        raise FormatError("a text has characters that do not exist in Unicode") from None
 
 
 def _check_compact(names: list[str]) -> None:
+    """Raise an error if the archive does not have exactly the arrays of the compact form."""
     missing, unknown = set(_COMPACT) - set(names), set(names) - set(_COMPACT)
     if missing or unknown:
         raise DataError(
-            f"an archive with episode_lengths holds {', '.join(_COMPACT)}; "
+            f"an archive with episode_lengths must hold {', '.join(_COMPACT)}; "
             f"missing {sorted(missing) or 'nothing'}, unknown {sorted(unknown) or 'nothing'}"
         )
 
 
 def _expanded(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Compact arrays to fields of rows."""
+    """Convert the arrays of the compact form to fields of rows."""
     observations, lengths = arrays["observations"], arrays["episode_lengths"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or len(lengths) == 0 or lengths.min() < 1:
-        raise DataError("episode_lengths: expected whole numbers of 1 or more, one an episode")
+        raise DataError("episode_lengths: expected whole numbers of at least 1, one per episode")
     lengths = lengths.astype(np.int64)
     steps, count = int(lengths.sum()), len(lengths)
     for name, expected in (("observations", steps + count), ("actions", steps), ("rewards", steps)):
         if arrays[name].shape[:1] != (expected,):
             raise DataError(
-                f"{name} has shape {arrays[name].shape}: "
-                f"{count:,} episodes of {steps:,} steps in all need {expected:,} rows"
+                f"{name} has shape {arrays[name].shape}: expected {expected:,} rows, "
+                f"for {count:,} episodes with {steps:,} steps in total"
             )
     terminated = flags("terminated", arrays["terminated"], count)
     first = np.arange(steps) + np.repeat(np.arange(count), lengths)
@@ -153,7 +159,10 @@ def _expanded(arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
-    """The flat form. Members of an archive follow one another, so the rows are gone through once for each field."""
+    """Write rows in the flat form.
+
+    An archive is written array by array, so `rows` is read once for each field.
+    """
     stream = Stream(rows)
     with replacing(target) as path, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         with archive.open(f"{metadata.KEY}.npy", "w") as member:

@@ -1,6 +1,6 @@
-"""Parquet, for engines that spread rows over machines: a file, or a folder of files with the same columns.
+"""Parquet: a file, or a folder of files with the same columns. Many engines for distributed data can read it.
 
-Vectors are columns of fixed-size lists: one name for one thing, whatever its width, and no thousand-column schemas.
+A vector is one column of fixed-size lists, so each field has one column of its own name, whatever its width.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from synther.durable import replacing
 from synther.errors import DataError, FormatError, MissingExtra
 from synther.formats import metadata
 from synther.formats.episodes import paired
-from synther.formats.reading import Rename, keys_of_fields, reading, settled
+from synther.formats.reading import Rename, keys_of_fields, reading, separate_timeouts
 from synther.formats.writing import Column, Stream
 from synther.schema import check_size
 
 SUFFIXES = (".parquet", ".pq")
 ABOUT = ".synther"
-"""The folder in a folder of our files that says what they are, and whether all are there: see `RunFolder`."""
+"""Name of a folder beside the files that SynthER writes. It describes them and says whether all are written: see
+`RunFolder`."""
 BATCH_ROWS = 1 << 16
-"""That are decoded at a time."""
+"""Number of rows that are decoded at a time."""
 _NUMBER_BYTES = 8
-"""At most."""
+"""Maximum number of bytes of a number."""
 _ROW_LABELS = "__index_level_"
-"""Columns that pandas adds to a frame whose rows were chosen or reordered."""
+"""Prefix of columns that pandas adds to a DataFrame if its rows were selected or reordered."""
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""Types that Arrow calls by other names than NumPy."""
+"""NumPy's names for types that have another name in Arrow."""
 
 
 def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
-    """The rows of a file, or of all files of a folder in the order of their names, where part-2 is before part-10."""
+    """Read the rows of a file, or of all files of a folder, in the order of their names (part-2 before part-10)."""
     files = look(source, rename)
     fields: dict[str, Array] = {}
     start = 0
@@ -48,14 +49,15 @@ def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transi
                 _fill(fields, files.keys, batch, start, len(files))
                 start += batch.num_rows
     with reading(source, "Parquet"):
-        return Transitions.of(paired(settled(fields, files.keys, rename)), **metadata.load(files.known))
+        fields = separate_timeouts(fields, files.keys, rename)
+        return Transitions.of(paired(fields), **metadata.load(files.known))
 
 
 def look(source: str | os.PathLike[str], rename: Rename | None = None) -> Files:
-    """A file, or all files of a folder, of which nothing but the footers is read. Refuses files that do not match."""
+    """Read only the footers of a file, or of all files of a folder. Raise an error if the files do not match."""
     folder = Path(source)
     first, groups, digest = None, [], hashlib.sha256()
-    paths = _whole(folder) if folder.is_dir() else [folder]
+    paths = _complete_files(folder) if folder.is_dir() else [folder]
     for path in paths:
         with reading(path, "a Parquet file"), opened(path) as file:
             about = _About.of(file, rename)
@@ -74,24 +76,27 @@ def look(source: str | os.PathLike[str], rename: Rename | None = None) -> Files:
 
 @dataclass(frozen=True)
 class Files:
-    """Parquet files of the same columns, which are read in parts."""
+    """Parquet files with the same columns, which are read in parts."""
 
     paths: tuple[Path, ...]
     groups: tuple[tuple[int, ...], ...]
-    """The rows of each row group of each file."""
+    """Number of rows in each row group of each file."""
     keys: Mapping[str, str]
+    """For each field, the column that holds it."""
     known: bytes | None
+    """Metadata of the rows, as in `synther.formats.metadata`."""
     digest: str
-    """Of the footers, which hold the sizes of all columns, and with most writers their least and greatest values."""
+    """Hash of the footers, which contain the sizes of all columns, and with most writers their minima and maxima."""
     rename: Rename | None = None
 
     def __len__(self) -> int:
         return sum(map(sum, self.groups))
 
     def chunks(self, number: int, group: int, start: int, stop: int) -> Iterator[Transitions]:
-        """Rows `start` to `stop` of a row group of a file, some ten thousand at a time.
+        """Yield rows `start` to `stop` of row group `group` in file `number`, some ten thousand at a time.
 
-        The rows before them are decoded too, and forgotten: Parquet knows no way to the middle of a row group.
+        The rows before `start` are decoded too and then dropped, because Parquet cannot start in the middle of a row
+        group.
         """
         path, done = self.paths[number], 0
         columns = list(self.keys.values())
@@ -103,25 +108,29 @@ class Files:
                 done += batch.num_rows
                 if done >= stop:
                     return
-            raise FormatError(f"row group {group} has {done:,} rows, it had {self.groups[number][group]:,} before")
+            raise FormatError(
+                f"row group {group} has {done:,} rows, but it had {self.groups[number][group]:,} when it was first "
+                "read: do not change files while they are read"
+            )
 
     def _rows(self, batch: Any, first: int) -> Transitions:
-        """A batch that begins with row `first` of its file."""
+        """Convert a batch to rows. `first` is the number of its first row within the file, for errors."""
         fields: dict[str, Array] = {}
         _fill(fields, self.keys, batch, 0, batch.num_rows)
         try:
-            return Transitions.of(settled(fields, self.keys, self.rename), **metadata.load(self.known))
+            return Transitions.of(separate_timeouts(fields, self.keys, self.rename), **metadata.load(self.known))
         except DataError as error:
             last = first + batch.num_rows - 1
-            raise DataError(f"among the rows {first:,} to {last:,}, counted from 0: {error}") from error
+            raise DataError(f"in rows {first:,} to {last:,} (counted from 0): {error}") from error
 
 
 def opened(path: Path) -> Any:
+    """Open a Parquet file for reading."""
     return libraries("reading Parquet")[1].ParquetFile(path)
 
 
 def _footer(path: Path) -> bytes:
-    """The bytes that describe a file: its end, before their number and the mark PAR1."""
+    """Return the footer of a file. It lies at the end, before its length (4 bytes) and the mark PAR1."""
     with path.open("rb") as file:
         file.seek(-8, os.SEEK_END)
         length = int.from_bytes(file.read(4), "little")
@@ -130,19 +139,19 @@ def _footer(path: Path) -> bytes:
 
 
 def _fill(fields: dict[str, Array], keys: Mapping[str, str], batch: Any, start: int, total: int) -> None:
-    """Put the columns of a batch into arrays of `total` rows, from row `start` on."""
+    """Copy the columns of a batch into the arrays `fields`, from row `start` on. New arrays have `total` rows."""
     for field, key in keys.items():
         values = to_numpy(key, batch.column(key))
         if field not in fields:
             fields[field] = np.empty((total, *values.shape[1:]), values.dtype)
         if values.shape[1:] != fields[field].shape[1:]:
-            raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of one length")
+            raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of the same length")
         fields[field][start : start + batch.num_rows] = values
 
 
 @dataclass(frozen=True)
 class _About:
-    """What has to be the same in all files of a folder."""
+    """What must be the same in all files of a folder: columns, their types, and metadata."""
 
     keys: dict[str, str]
     types: dict[str, str]
@@ -150,57 +159,61 @@ class _About:
 
     @classmethod
     def of(cls, file: Any, rename: Rename | None) -> _About:
+        """Read it from the footer of a file."""
         schema = file.schema_arrow
         names = [name for name in schema.names if not name.startswith(_ROW_LABELS)]
         keys = keys_of_fields(names, "a Parquet file", rename)
-        # Not the whole type: whether it may be null, or how the field of a list is called, makes no difference.
+        # Only the element type is compared. Nullability and the name of a list's field do not matter.
         types = {field: _type_name(schema.field(key).type) for field, key in keys.items()}
         known = (schema.metadata or {}).get(metadata.KEY.encode())
-        metadata.load(known)  # which refuses what is damaged
+        metadata.load(known)  # raises an error if it is damaged
         return cls(keys, types, known)
 
     def check_like(self, first: _About, where: Path) -> None:
-        """Refuse a file with other columns than the first."""
+        """Raise an error if this file does not match `first`, the first file of the folder, whose path is `where`."""
         if (self.keys, self.types) != (first.keys, first.types):
             mine, other = ({about.keys[field]: kind for field, kind in about.types.items()} for about in (self, first))
             apart = [key for key in {**other, **mine} if mine.get(key) != other.get(key)]
-            told = ", ".join(f"{key} ({mine.get(key, 'absent')}, not {other.get(key, 'absent')})" for key in apart[:4])
-            raise DataError(f"other columns than {where.name}: {told}; expected the same in all files of a folder")
+            shown = ", ".join(
+                f"{key} ({mine.get(key, 'missing')}, not {other.get(key, 'missing')})" for key in apart[:4]
+            )
+            raise DataError(f"other columns than {where.name}: {shown}; expected the same in all files of a folder")
         if self.known != first.known:
-            raise DataError(f"another environment, or other spaces, than {where.name}: read the files one by one")
+            raise DataError(f"another environment, or other spaces, than in {where.name}: read the files one by one")
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The Parquet files of a folder in order; numbers in their names count as numbers. Hidden ones are left out."""
+    """Return the Parquet files of a folder, without hidden ones. They are sorted by name, with numbers as numbers."""
     found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.name[0] not in "._"]
     return sorted((path for path in found if path.is_file()), key=lambda path: _by_number(path.name))
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder of Parquet files, or is to become one."""
+    """Return whether `path` is a folder of Parquet files, or one that `synther sample` has started to write."""
     with reading(path, "a folder of data"):
         return path.is_dir() and (bool(files_in(path)) or (path / ABOUT).is_dir())
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
+    """Return a sort key in which numbers in `name` are compared as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _whole(folder: Path) -> list[Path]:
-    """The files of a folder in which nothing is missing."""
+def _complete_files(folder: Path) -> list[Path]:
+    """Return the files of a folder. Raise an error if a writer has not finished it."""
     about = folder / ABOUT
     if (about / "run.json").exists() and not (about / "result.json").exists():
-        raise FormatError(f"{folder}: `synther sample` has not finished it: run the same command again, and it goes on")
+        raise FormatError(f"{folder}: `synther sample` has not finished it: run the same command again to resume")
     if (folder / "_temporary").exists():
-        raise FormatError(f"{folder}: a writer has not finished it, says its folder _temporary: write it again")
+        raise FormatError(f"{folder}: a writer has not finished it (there is a folder _temporary): write it again")
     files = files_in(folder)
     if not files:
-        raise FormatError(f"{folder}: a folder without Parquet files: expected names ending in {' or '.join(SUFFIXES)}")
+        raise FormatError(f"{folder}: no Parquet files in this folder: expected names with {' or '.join(SUFFIXES)}")
     return files
 
 
 def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
-    """Refuse columns of anything but numbers, and more of these than a file of so many `stored` bytes can hold."""
+    """Raise an error if a column does not hold numbers, or declares more than a file of `stored` bytes can hold."""
     for key in keys:
         kind = file.schema_arrow.field(key).type
         _check_type(key, kind.value_type if _is_vector(kind) else kind)
@@ -208,12 +221,15 @@ def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
 
 
 def check_sizes(file: Any, keys: Iterable[str], stored: int) -> None:
-    """Refuse columns that declare more than a file of so many `stored` bytes can hold."""
+    """Raise an error if the columns declare more data than a file of `stored` bytes can hold."""
     wanted, about, declared = set(keys), file.metadata, 0
     for group in range(about.num_row_groups):
         row_group = about.row_group(group)
-        if row_group.num_columns != about.num_columns:  # PyArrow would end the process at a column that is not there
-            raise FormatError(f"row group {group} has {row_group.num_columns} columns, the file {about.num_columns}")
+        if row_group.num_columns != about.num_columns:  # reading a missing column would crash PyArrow
+            raise FormatError(
+                f"row group {group} has {row_group.num_columns} columns, but the file declares "
+                f"{about.num_columns}: it is damaged"
+            )
         for place in range(row_group.num_columns):
             column = row_group.column(place)
             if column.path_in_schema.partition(".")[0] in wanted:
@@ -222,7 +238,7 @@ def check_sizes(file: Any, keys: Iterable[str], stored: int) -> None:
 
 
 def to_numpy(key: str, column: Any) -> Array:
-    """A column of numbers to (N,), of lists to (N, W)."""
+    """Convert a column of numbers to an array (N,), or a column of lists to an array (N, W)."""
     pyarrow, _ = libraries("reading Parquet")
     if column.null_count:
         raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a value in every row")
@@ -232,7 +248,7 @@ def to_numpy(key: str, column: Any) -> Array:
     if not pyarrow.types.is_fixed_size_list(column.type):
         lengths = np.diff(_numbers(key, column.offsets))
         if len(lengths) and (lengths != lengths[0]).any():
-            raise DataError(f"{key!r} holds lists of different lengths: expected vectors of one length")
+            raise DataError(f"{key!r} holds lists of different lengths: expected vectors of the same length")
     return flat.reshape(len(column), -1)
 
 
@@ -252,21 +268,25 @@ def _check_type(key: str, kind: Any) -> None:
 
 
 def _numbers(key: str, column: Any) -> Array:
+    """Convert a column of numbers or booleans to an array (N,)."""
     if column.null_count:
         raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a number everywhere")
     _check_type(key, column.type)
-    dtype = np.dtype(_FLOATS.get(str(column.type), str(column.type)))  # to_pandas_dtype() may need pandas
+    dtype = np.dtype(_FLOATS.get(str(column.type), str(column.type)))  # not to_pandas_dtype(), which may need pandas
     start, count = column.offset, len(column)
     if count == 0:
         return np.empty(0, dtype)
-    stored = column.buffers()[1]  # to_numpy() would import all of pandas
+    stored = column.buffers()[1]  # not to_numpy(), which imports all of pandas
     if dtype.kind == "b":
         return np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little")[start : start + count].astype(bool)
     return np.frombuffer(stored, dtype, count, start * dtype.itemsize)
 
 
 def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
-    """A row group for each chunk, with zstd; dictionaries are off, as no two floats are alike."""
+    """Write rows to a file, with one row group for each chunk and with zstd compression.
+
+    Dictionary encoding is off, because values of floats rarely repeat.
+    """
     pyarrow, parquet = libraries("writing Parquet")
     stream = Stream(rows)
     schema = pyarrow.schema(
@@ -284,6 +304,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
 
 
 def _type(column: Column) -> Any:
+    """Return the Arrow type of a column."""
     pyarrow, _ = libraries("writing Parquet")
     scalar = pyarrow.from_numpy_dtype(column.dtype.newbyteorder("="))
     if not column.shape:
@@ -292,9 +313,10 @@ def _type(column: Column) -> Any:
 
 
 def _to_arrow(column: Column, array: Array, schema: Any) -> Any:
+    """Convert an array to an Arrow array of the type of `column`."""
     pyarrow, _ = libraries("writing Parquet")
     native = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
-    # From buffers: pyarrow.array() would import all of pandas only to see that this is no Series.
+    # Built from buffers, because pyarrow.array() imports all of pandas, only to check that the array is not a Series.
     stored = np.packbits(native, bitorder="little") if native.dtype == bool else native
     flat = pyarrow.Array.from_buffers(
         pyarrow.from_numpy_dtype(native.dtype), len(native), [None, pyarrow.py_buffer(stored)]
@@ -305,6 +327,7 @@ def _to_arrow(column: Column, array: Array, schema: Any) -> Any:
 
 
 def libraries(purpose: str) -> tuple[Any, Any]:
+    """Return the modules pyarrow and pyarrow.parquet. If they are missing, the error names `purpose`."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""What every reader owes its caller: errors that name the file, and keys that name their field."""
+"""Shared by all readers: errors that name the file, and the mapping from keys of a file to fields of rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 
 @contextmanager
 def reading(source: str | os.PathLike[str], kind: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into an error about `source`.
+    """Turn every exception inside the block into a `DataError` or `FormatError` about `source`.
 
-    Libraries answer a damaged file with nearly any exception (KeyError, zlib.error, RuntimeError, MemoryError for a
-    shape that is garbage), so all are taken; the original stays attached as the cause.
+    `kind` says what the file should be. Libraries raise nearly any exception for a damaged file (KeyError, zlib.error,
+    RuntimeError, or MemoryError for a wrong shape), so all exceptions are caught. The original is kept as the cause.
     """
     try:
         yield
@@ -28,18 +28,21 @@ def reading(source: str | os.PathLike[str], kind: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FormatError(
-            f"{source}: expected {kind}, but it cannot be read as one: {reason}. "
-            "It may be truncated, damaged or of another kind: fetch or write it again"
+            f"{source}: expected {kind}, but it cannot be read: {reason}. "
+            "It may be truncated, damaged or in another format: download or write it again"
         ) from error
 
 
 Rename = Mapping[str, str | None]
-"""What keys of a file are called here, such as {"my_obs": "observation"}. None leaves a key out."""
+"""Maps keys of a file to fields, as in {"my_obs": "observation"}. None leaves a key out."""
 
 
 def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None) -> dict[str, str]:
-    """Field to the key that holds it. Extra columns are their own fields, such as `extra/discount`. Keys of D4RL's
-    `infos` and `metadata` are left out, others must be known, or be renamed."""
+    """Return a dict from each field to the key of the file that holds it.
+
+    Extra columns such as `extra/discount` are fields of the same name. Keys that start with D4RL's `infos` or
+    `metadata` are left out. All other keys must be known or renamed. `kind` names the file type in errors.
+    """
     found: dict[str, str] = {}
     unknown: list[str] = []
     names, rename = list(keys), rename or {}
@@ -54,16 +57,16 @@ def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None)
         if field is None:
             unknown.append(key)
         elif field in found:
-            raise DataError(f"{field} is there twice, as {found[field]!r} and as {key!r}: remove one")
+            raise DataError(f"two keys hold {field}, {found[field]!r} and {key!r}: remove one")
         else:
             found[field] = key
     expected = f"expected {', '.join(FIELDS)} or one of their usual plurals"
     if not any(field in FIELDS for field in found) and not any(map(numbered, unknown)):
-        raise FormatError(f"{kind} without experience in it: {expected}, got {_listed(unknown) or 'nothing'}")
+        raise FormatError(f"{kind} without the fields of rows: {expected}, got {_listed(unknown) or 'nothing'}")
     if unknown:
         how = "read(path, rename={key: field}) renames keys"
         if any(map(numbered, unknown)):
-            how = "columns of single numbers are joined by Transitions.of(frame), where frame is one of pandas"
+            how = "to join columns of single numbers, use Transitions.of(frame) with a pandas DataFrame"
         raise DataError(f"unknown key {_listed(unknown)}: {expected}; {how}")
     missing = [field for field in ("observation", "action", "reward") if field not in found]
     if missing:
@@ -75,8 +78,13 @@ def _listed(keys: list[str]) -> str:
     return ", ".join(repr(key) for key in keys[:6]) + (", ..." if len(keys) > 6 else "")
 
 
-def settled(fields: dict[str, Array], keys: Mapping[str, str], rename: Rename | None = None) -> dict[str, Array]:
-    """`fields` with terminals that are none of the timeouts, where the file, or `rename`, called them `done`."""
+def separate_timeouts(
+    fields: dict[str, Array], keys: Mapping[str, str], rename: Rename | None = None
+) -> dict[str, Array]:
+    """Return `fields` with timeouts removed from the terminals, if the terminals were stored as `done`.
+
+    `done` (in the file, or in `rename`) marks every end of an episode, also one by a time limit.
+    """
     called = keys.get("terminal", "")
     if (rename or {}).get(called, called) in ENDS and "timeout" in fields:
         return {**fields, "terminal": without_timeouts(fields["terminal"], fields["timeout"])}

@@ -1,7 +1,7 @@
-"""Stable-Baselines3 replay buffers, as objects in memory.
+"""Read and write replay buffer objects of Stable-Baselines3.
 
-Off-policy algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]. Rows that are read have the actions of
-the environment, as the rows of every other format do, and are rescaled again when they are written to a buffer.
+Off-policy algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]. `read` converts them to actions of the
+environment, as in all other formats, and `write` rescales them again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.formats.writing import Stream
 
 Actions = Literal["scaled", "raw"]
+"""How a buffer stores Box actions: rescaled to [-1, 1], or in the units of the environment."""
 
 _log = logging.getLogger(__name__)
 
 
 def read(source: Any, actions: Actions | None = None) -> Transitions:
-    """All valid rows: environment after environment, each from its oldest row to its newest.
+    """Read all valid rows, one environment after the other, each from its oldest row to its newest.
 
-    `actions` says what the buffer holds of a Box action space: "scaled" actions lie in [-1, 1], as the algorithms of
-    Stable-Baselines3 store them, and are converted to the action space of the environment; "raw" ones are read as they
-    are. By default they count as scaled if all of them lie in [-1, 1], and a warning says so.
+    `actions` says how the buffer stores Box actions. "scaled": in [-1, 1], as the algorithms of Stable-Baselines3 do
+    it; they are converted to the action space of the environment. "raw": in the units of the environment; they are not
+    changed. By default, actions count as scaled if all of them lie in [-1, 1], and a warning says so.
     """
     if actions not in (None, *get_args(Actions)):
         raise ConfigError(f"actions must be one of {', '.join(get_args(Actions))}, got {actions!r}")
@@ -36,9 +37,10 @@ def read(source: Any, actions: Actions | None = None) -> Transitions:
 
 
 def stored(buffer: Any, *, cuts: bool = False) -> Transitions:
-    """All valid rows, as `read` orders them, with their actions as they are in the buffer.
+    """Return all valid rows in the order of `read`, with actions in the units of the buffer.
 
-    With `cuts`, timeouts are where a row does not lead to the next, even if the buffer does not know time limits.
+    With `cuts`, every row that does not lead to the next row becomes a timeout, even if the buffer does not record time
+    limits.
     """
     steps = _steps(buffer)
     rows = len(steps) * buffer.n_envs
@@ -50,7 +52,7 @@ def stored(buffer: Any, *, cuts: bool = False) -> Transitions:
     known = buffer.handle_timeout_termination or cuts
     if known:
         meeting = np.arange(1, rows) % len(steps) == 0
-        # Where environments meet, and where one was reset in the middle of an episode, as every `learn` does.
+        # Timeouts at the boundary between two environments, and at resets within an episode, as `learn` does them.
         timeouts[:-1] |= (meeting | (following[:-1] != observation[1:]).any(1)) & ~dones[:-1]
     return Transitions(
         observation=observation,
@@ -64,31 +66,32 @@ def stored(buffer: Any, *, cuts: bool = False) -> Transitions:
 
 
 def places(buffer: Any) -> Array:
-    """Where each row of `stored` is in the buffer, as one number."""
+    """Return where each row of `stored` is in the buffer, as one number: step * n_envs + environment."""
     numbers = _steps(buffer)[None] * int(buffer.n_envs) + np.arange(buffer.n_envs)[:, None]
     return numbers.reshape(-1)
 
 
 def _steps(buffer: Any) -> Array:
-    """Places in the ring, oldest first."""
+    """Return the positions of the valid steps in the ring buffer, oldest first."""
     if not buffer.full:
         steps = np.arange(buffer.pos)
     else:
         steps = (buffer.pos + np.arange(buffer.buffer_size)) % buffer.buffer_size
         if buffer.optimize_memory_usage:
-            steps = steps[1:]  # its observation was overwritten by the next one of the newest row
+            steps = steps[1:]  # the observation of the oldest step was overwritten by the newest next observation
     if len(steps) == 0:
         raise DataError("the replay buffer holds no complete row: expected at least one transition")
     return steps
 
 
 def _by_env(array: Array, steps: Array) -> Array:
-    """(buffer_size, n_envs, ...) to (n_envs * steps, ...)."""
+    """Select `steps` from an array (buffer_size, n_envs, ...) and reshape to (n_envs * steps, ...)."""
     picked = array[steps].swapaxes(0, 1)
     return picked.reshape(picked.shape[0] * picked.shape[1], *picked.shape[2:])
 
 
 def _observations(buffer: Any, stored: Any, steps: Array, rows: int) -> Array:
+    """Return the observations of `steps`, flattened to (rows, O)."""
     if isinstance(stored, dict):
         values: Any = {key: _by_env(array, steps) for key, array in stored.items()}
     else:
@@ -97,22 +100,23 @@ def _observations(buffer: Any, stored: Any, steps: Array, rows: int) -> Array:
 
 
 def _next_observations(buffer: Any, steps: Array, rows: int) -> Array:
+    """Return the next observations of `steps`, flattened to (rows, O)."""
     if not buffer.optimize_memory_usage:
         return _observations(buffer, buffer.next_observations, steps, rows)
     following = _observations(buffer, buffer.observations, (steps + 1) % buffer.buffer_size, rows)
-    # The first observation of the next episode stands where that of a finished one should: as in episodes.pair,
-    # the row's own observation stands in for it. Only the newest row still has its true one.
+    # For the last row of an episode, this is the first observation of the next episode. So the row's own observation is
+    # used instead, as in episodes.pair. Only the newest row still has its true next observation.
     ended = buffer.dones[steps].astype(bool)  # (steps, n_envs)
     ended[-1] = False
     ended = ended.T.reshape(-1)
     if ended.any():
-        _log.info("optimize_memory_usage: %d rows that end an episode lost their next observation", np.sum(ended))
+        _log.info("optimize_memory_usage: the next observations of %d last rows of episodes are lost", np.sum(ended))
         following[ended] = _observations(buffer, buffer.observations, steps, rows)[ended]
     return following
 
 
 def _in_own_units(rows: Transitions, space: Any, actions: Actions | None) -> Transitions:
-    """`rows` with the actions that the environment was given, and its action space."""
+    """Return `rows` with actions in the units of the environment, and with its action space."""
     own = gym_spaces.action_space(space)
     box = own[0]
     if not isinstance(box, spaces.Box) or rows.action.dtype.kind != "f":
@@ -121,8 +125,8 @@ def _in_own_units(rows: Transitions, space: Any, actions: Actions | None) -> Tra
     beyond = _beyond_one(rows.action)
     if actions == "scaled" and beyond:
         raise DataError(
-            f"the replay buffer holds the action {rows.action[_farthest(rows.action)].tolist()}: expected all of them "
-            "in [-1, 1] with actions='scaled'; pass actions='raw'"
+            f"the replay buffer holds the action {rows.action[_farthest(rows.action)].tolist()}: with "
+            "actions='scaled', all actions must lie in [-1, 1]; pass actions='raw'"
         )
     same = (low == -1).all() and (high == 1).all()
     if actions == "raw" or beyond or same or not np.isfinite([low, high]).all():
@@ -140,15 +144,17 @@ def _in_own_units(rows: Transitions, space: Any, actions: Actions | None) -> Tra
 
 
 def _farthest(action: Array) -> int:
+    """Return the index of the action with the largest absolute value."""
     return int(np.argmax(np.abs(action).max(axis=1)))
 
 
 def _beyond_one(action: Array) -> bool:
+    """Return whether an action lies outside [-1, 1], apart from rounding."""
     return bool((np.abs(action) > 1 + 1e-6).any())
 
 
 def write(rows: RowSource, target: Any) -> None:
-    """Append rows to a replay buffer; over several environments they are dealt out in turn."""
+    """Append rows to a replay buffer. If it has several environments, consecutive rows go to them in turn."""
     buffer = _replay_buffer(target)
     _check_appendable(buffer)
     stream = Stream(rows)
@@ -156,16 +162,16 @@ def write(rows: RowSource, target: Any) -> None:
     if stream.rows % buffer.n_envs:
         fitting = stream.rows // buffer.n_envs * buffer.n_envs
         raise DataError(
-            f"{stream.rows:,} rows cannot be dealt evenly to the {buffer.n_envs} environments of the buffer: "
-            f"pass {fitting:,} of them"
+            f"{stream.rows:,} rows cannot be divided evenly among the {buffer.n_envs} environments of the buffer: "
+            f"pass {fitting:,} rows"
         )
     stream.chunk_rows = max(1, stream.chunk_rows // buffer.n_envs) * buffer.n_envs
     expected = gym_spaces.width(buffer.observation_space), int(buffer.action_dim)
     got = stream.first.observation.shape[1], int(np.prod(stream.first.action.shape[1:]))
     if got != expected:
         raise DataError(
-            f"the rows have {got[0]} observation and {got[1]} action columns, the replay buffer {expected[0]} and "
-            f"{expected[1]}: they come from different environments"
+            f"the rows have {got[0]} observation and {got[1]} action columns, but the replay buffer has {expected[0]} "
+            f"and {expected[1]}: use rows of the same environment"
         )
     discrete = gym_spaces.action_space(buffer.action_space)
     for part in stream.parts():
@@ -175,9 +181,10 @@ def write(rows: RowSource, target: Any) -> None:
 
 
 def _append(buffer: Any, rows: Transitions) -> None:
+    """Write `rows` to the next positions of the ring buffer."""
     size, envs = buffer.buffer_size, buffer.n_envs
     steps = len(rows) // envs
-    kept = min(steps, size)  # older ones would be overwritten by newer ones of the same call
+    kept = min(steps, size)  # the other steps would be overwritten by later steps of the same call
     skipped = (steps - kept) * envs
     places = (buffer.pos + steps - kept + np.arange(kept)) % size
 
@@ -203,7 +210,7 @@ def _append(buffer: Any, rows: Transitions) -> None:
 
 
 def _stored_actions(buffer: Any, rows: Transitions) -> Array:
-    """Actions in the units of the buffer: [-1, 1] by Stable-Baselines3's convention, or its environment's own."""
+    """Return actions in the units of the buffer: [-1, 1] as in Stable-Baselines3, or those of the environment."""
     own = gym_spaces.action_space(buffer.action_space)[0]
     if not isinstance(own, spaces.Box) or own == spaces.Box.uniform(-1, 1, own.width) or _beyond_one(buffer.actions):
         return rows.action
@@ -212,8 +219,8 @@ def _stored_actions(buffer: Any, rows: Transitions) -> Array:
         return np.asarray(2 * (rows.action - low) / np.where(high > low, high - low, 1) - 1, buffer.actions.dtype)
     if _beyond_one(rows.action):
         raise DataError(
-            "actions lie outside [-1, 1], to which Stable-Baselines3 rescales what it stores: give the rows the "
-            "action_space of the environment (rows.with_spaces(action=...)), then they are rescaled too"
+            "actions lie outside [-1, 1], but Stable-Baselines3 stores actions rescaled to [-1, 1]: give the rows the "
+            "action space of the environment (rows.with_spaces(action=...)), so that they can be rescaled"
         )
     return rows.action
 
@@ -226,7 +233,7 @@ def _replay_buffer(buffer: Any) -> Any:
     if not isinstance(buffer, ReplayBuffer):
         raise FormatError(
             f"expected a ReplayBuffer or DictReplayBuffer of Stable-Baselines3, got {type(buffer).__name__}; "
-            "of a model pass model.replay_buffer, and on-policy algorithms keep no transitions"
+            "if it is a model, pass model.replay_buffer; on-policy algorithms do not keep transitions"
         )
     return buffer
 
@@ -236,9 +243,9 @@ def _check_appendable(buffer: Any) -> None:
 
     kind = type(buffer).__name__
     if isinstance(buffer, HerReplayBuffer) or hasattr(buffer, "n_steps"):
-        raise FormatError(f"{kind} combines the steps of an episode, which rows alone do not form: use a ReplayBuffer")
+        raise FormatError(f"{kind} combines the steps of an episode, but rows do not form episodes: use a ReplayBuffer")
     if buffer.optimize_memory_usage:
         raise FormatError(
-            f"this {kind} has optimize_memory_usage=True and takes the next row's observation for the next one; "
+            f"this {kind} has optimize_memory_usage=True, so it reads next observations from the next row; "
             "rows that do not follow each other need optimize_memory_usage=False"
         )

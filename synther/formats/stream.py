@@ -1,8 +1,8 @@
-"""Rows that stay on disk: Parquet files of more rows than memory should hold, read in parts.
+"""Rows that stay on disk: Parquet files with more rows than should be in memory, which are read in parts.
 
-`StoredRows.sample` reads random rows, `StoredRows.stretches` neighbouring ones from random places, and
-`StoredRows.order` goes through all rows again and again, piece by piece, with the pieces in another random order each
-time. All follow from the seed alone.
+`StoredRows.sample` reads random rows. `StoredRows.stretches` reads stretches of consecutive rows from random places.
+`StoredRows.order` goes through all rows again and again, piece by piece, with a new random order of the pieces each
+time. All results depend only on the seed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from synther.formats import parquet
 log = logging.getLogger(__name__)
 
 SAMPLE_ROWS = 2_000_000
-"""Rows from which columns are described, and which are assessed, where there are more."""
+"""Maximum number of rows that are read to describe columns or to assess data."""
 PIECES = 64
-"""Places of the files, or more, that rows come from which are in memory together."""
+"""Minimum number of different places in the files from which the rows in memory come."""
 _SAMPLE, _ORDER = range(2)  # streams of random numbers
 _SPREAD = 4
-"""Row groups are read for a sample until they hold so many times its rows: it then takes a quarter of each."""
+"""For a sample, row groups are read until they hold this many times as many rows. A quarter of each is then taken."""
 
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 
 
 class Piece(NamedTuple):
-    """Rows `start` to `stop` of a row group of a file; `first` is the number of its first row among all rows."""
+    """Rows `start` to `stop` of a row group of a file. `first` is the number of its first row among all rows."""
 
     file: int
     group: int
@@ -51,26 +51,26 @@ class Piece(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Some of the rows, in their old order."""
+    """A random selection of rows, in their original order."""
 
     rows: Transitions
     places: Numbers
-    """The number of each among all rows. (n,)"""
+    """The number of each row among all rows. (n,)"""
     begins: Flags | None
-    """Which of them begin an episode; None where that is not known. (n,)"""
+    """Which rows are episode starts, or None if that is unknown. (n,)"""
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The rows of Parquet files, of which only parts are in memory at a time."""
+    """The rows of Parquet files. Only parts of them are in memory at a time."""
 
     files: parquet.Files
 
     def __post_init__(self) -> None:
         if "next_observation" not in self.files.keys:
             raise ConfigError(
-                f"{self.files.paths[0].parent} has {len(self):,} rows without next_observations, which only files that "
-                "are read as a whole may lack: add the column, or raise fit.window_rows where memory allows it"
+                f"{self.files.paths[0].parent} has {len(self):,} rows without next_observations, so it must be read as "
+                "a whole: add the column, or raise fit.window_rows if the memory is large enough"
             )
 
     def __len__(self) -> int:
@@ -78,11 +78,11 @@ class StoredRows:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of what the files say about their rows: reading all values would take as long as a fit."""
+        """A hash of the footers of the files. The values are not hashed, because that would take as long as a fit."""
         return hashlib.sha256(f"stored {len(self)} {self.files.digest}".encode()).hexdigest()
 
     def pieces(self, most: int) -> list[Piece]:
-        """All rows in order, cut into pieces of at most so many. No piece goes beyond its row group."""
+        """Return all rows in order, cut into pieces of at most `most` rows. Each piece lies within one row group."""
         found, first = [], 0
         for file, groups in enumerate(self.files.groups):
             for group, rows in enumerate(groups):
@@ -93,16 +93,16 @@ class StoredRows:
         return found
 
     def read(self, piece: Piece) -> Iterator[tuple[Transitions, Flags | None]]:
-        """The rows of a piece in chunks, and which of them begin an episode, None where that is not known.
+        """Yield the rows of a piece in chunks, each with flags for episode starts (None if these are unknown).
 
-        The first row of a file counts as a beginning, that of another row group does not.
+        The first row of a file counts as an episode start. The first row of any other row group does not.
         """
         earlier = piece.start > 0
         before: Transitions | None = None
         for rows in self.files.chunks(piece.file, piece.group, piece.start - earlier, piece.stop):
             begins = _begins(rows, before, alone=piece.group == 0)
             before = rows
-            if earlier:  # was read only to see whether the next row follows it
+            if earlier:  # the first row was read only to check whether the next row continues its episode
                 if len(rows) == 1:
                     earlier = False
                     continue
@@ -111,9 +111,10 @@ class StoredRows:
             yield rows, begins
 
     def sample(self, count: int, seed: int) -> Sample:
-        """A random `count` of the rows, or all if there are fewer.
+        """Read `count` random rows, or all rows if there are fewer.
 
-        Where there are many, they come from some of the row groups, chosen at random, with the same share of each.
+        If there are many more rows, only some randomly chosen row groups are read, with the same share of rows from
+        each.
         """
         count, random = min(count, len(self)), np.random.default_rng((seed, _SAMPLE))
         groups = self.pieces(len(self))
@@ -138,7 +139,7 @@ class StoredRows:
         return Sample(Transitions.concatenate(parts), np.concatenate(places), firsts)
 
     def stretches(self, count: int, seed: int) -> Transitions:
-        """At most `count` rows: stretches of neighbouring ones, so that episodes can be seen, from random places."""
+        """Read at most `count` rows, as stretches of consecutive rows from random places. Stretches show episodes."""
         pieces = self.pieces(max(1, count // PIECES))
         order = np.random.default_rng((seed, _SAMPLE)).permutation(len(pieces))
         ends = np.cumsum([pieces[place].stop - pieces[place].start for place in order])
@@ -146,11 +147,15 @@ class StoredRows:
         return Transitions.concatenate([rows for place in chosen for rows, _ in self.read(pieces[place])])
 
     def order(self, piece_rows: int, seed: int, without: Numbers) -> Order:
-        """All rows but those of the numbers `without`, in an endless order."""
+        """Return an endless order of all rows except those with the numbers `without`."""
         return Order(self, self.pieces(piece_rows), seed, np.sort(without))
 
 
 def _begins(rows: Transitions, before: Transitions | None, alone: bool) -> Flags | None:
+    """Return which rows are episode starts, or None if that is unknown.
+
+    `before` is the previous chunk. If it is None, the first row counts as a start if `alone` is true.
+    """
     ids = episode_ids(rows)
     if ids is None:
         return None
@@ -162,8 +167,8 @@ def _begins(rows: Transitions, before: Transitions | None, alone: bool) -> Flags
 
 
 class Order:
-    """Rows in an endless order. Within an epoch every row comes once: the pieces one after the other, each of them in
-    its old order, in another random order of the pieces every epoch."""
+    """An endless order of rows. In each epoch, every row comes once. The pieces come in a new random order in each
+    epoch, and the rows of a piece in their original order."""
 
     def __init__(self, stored: StoredRows, pieces: list[Piece], seed: int, without: Numbers) -> None:
         self._stored, self._pieces, self._seed, self._without = stored, pieces, seed, without
@@ -172,11 +177,12 @@ class Order:
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
     def __len__(self) -> int:
-        """Rows of an epoch."""
+        """Number of rows in an epoch."""
         return int(self._rows.sum())
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
-        """The pieces, by number, that are at positions `start` to `stop` of the order, and which rows of each."""
+        """Yield the pieces at positions `start` to `stop` of the order: the number of each piece, and which of its
+        rows."""
         while start < stop:
             epoch, offset = divmod(start, len(self))
             order, ends = self._epoch(epoch)
@@ -188,13 +194,12 @@ class Order:
             start += high - low
 
     def _shuffled(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """The pieces of an epoch in their order, and the positions after their last rows."""
+        """Return the numbers of the pieces in the order of an epoch, and the positions after their last rows."""
         order = np.random.default_rng((self._seed, _ORDER, epoch)).permutation(len(self._pieces))
         return order, np.cumsum(self._rows[order])
 
     def read(self, number: int) -> tuple[Transitions, Flags | None]:
-        """The rows of a piece that are not left out, and which of them begin an episode, None where that is not
-        known."""
+        """Return the rows of a piece that are not left out, and flags for episode starts (None if unknown)."""
         piece = self._pieces[number]
         parts, begins = zip(*self._stored.read(piece), strict=True)
         rows = parts[0] if len(parts) == 1 else Transitions.concatenate(parts)
@@ -212,7 +217,7 @@ def _span(piece: Piece) -> tuple[int, int]:
 
 
 def stored_rows(source: Any, most: int = SAMPLE_ROWS) -> StoredRows | None:
-    """The rows of a Parquet file or folder if there are more than `most`; None for anything else."""
+    """Return the rows of a Parquet file or folder if there are more than `most`. Return None for all other sources."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     path = Path(source).expanduser()
@@ -223,10 +228,11 @@ def stored_rows(source: Any, most: int = SAMPLE_ROWS) -> StoredRows | None:
 
 
 def read_at_most(source: Any, seed: int = 0, most: int = SAMPLE_ROWS) -> Transitions:
-    """All rows of what `formats.read` takes; of a Parquet file or folder of more than `most` rows some stretches."""
+    """Read all rows of a source (see `formats.read`). If a Parquet file or folder has more than `most` rows, read at
+    most `most` of them, as stretches from random places."""
     stored = stored_rows(source, most)
     if stored is None:
         return formats.read(source)
     rows = stored.stretches(most, seed)
-    log.info("%s has %s rows, of which %s from random places are used", source, f"{len(stored):,}", f"{len(rows):,}")
+    log.info("%s has %s rows; using %s of them, from random places", source, f"{len(stored):,}", f"{len(rows):,}")
     return rows

@@ -1,4 +1,4 @@
-"""New places for rows, which are checked before any work is done for them."""
+"""Check the target of new rows before any work is done."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from synther.errors import ConfigError, MissingExtra
 from synther.formats import MINARI
 
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
-"""For each suffix of a target, the library that writes it and the extra that installs the library."""
+"""For each suffix of a target ("" for a Minari data set): the library that writes it, and the extra that installs
+it."""
 
 
 def target_of(out: str, *, new: bool = True) -> str | Path:
-    """Where rows are written: `minari:ID`, a file or, without a suffix, the folder of a Minari data set.
+    """Check where rows will be written, and return it as a Minari id or a path.
 
-    Refuses a target that cannot be written, an id that is taken, and where it has to be `new` a path that exists,
-    before any work is done.
+    `out` is `minari:ID`, a file, or a name without suffix: the folder of a Minari data set. Raises an error if it
+    cannot be written, if the id is taken, or if `new` is true and the path exists.
     """
     if out.startswith(MINARI):
         return _new_id(out.removeprefix(MINARI))
@@ -39,7 +40,7 @@ def _new_id(name: str) -> str:
         raise ConfigError(f"{name!r} is not a Minari id: expected {MINARI}NAMESPACE/NAME-v0")
     _require("")
     if Path(name).exists():
-        raise ConfigError(f"{name} is also a path here, which would be read instead: choose another id")
+        raise ConfigError(f"{name} is also an existing path, which would be read instead: choose another id")
     from minari.storage import get_dataset_path
 
     taken = Path(get_dataset_path(name))
@@ -49,6 +50,7 @@ def _new_id(name: str) -> str:
 
 
 def _require(suffix: str) -> None:
+    """Raise an error if the library that writes files with this suffix is not installed."""
     library, extra = _LIBRARIES.get(suffix, ("", ""))
     if library and find_spec(library) is None:
         raise MissingExtra(library, extra, "writing a Minari data set" if not suffix else f"writing a {suffix} file")

@@ -54,7 +54,7 @@ def test_others_look_at_some_rows_and_say_so(synther, folder, data, tmp_path, mo
     assert answer.code == 0
     read = answer.json["rows_real"]
     assert 190 < read <= 200
-    assert f"300 rows, of which {read} from random places" in caplog.text
+    assert f"300 rows; using {read} of them, from random places" in caplog.text
     assert answer.json["rows_synthetic"] == 300
     found = synther("inspect", folder, "--json").json
     assert (found["rows"], found["rows_read"]) == (300, read)

@@ -135,8 +135,8 @@ def test_hdf5_rows_are_paired_in_blocks(tmp_path, monkeypatch, caplog, block_byt
     assert rows.next_observation[:, 0].tolist() == [row if row in (9, 19) else row + 1 for row in kept]
     assert rows.observation[rows.timeout, 0].tolist() == [13, 28, 38]
     assert rows.observation[rows.terminal, 0].tolist() == [9, 19]
-    assert "left out 3 rows" in caplog.text
-    assert "kept 2 terminal rows" in caplog.text
+    assert "3 rows at the ends of truncated episodes are left out" in caplog.text
+    assert "2 terminal rows are kept" in caplog.text
 
 
 def test_a_terminal_last_row_stays_and_both_marks_on_a_row_mean_terminal(tmp_path: Path) -> None:

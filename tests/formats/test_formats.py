@@ -154,7 +154,7 @@ def test_foreign_names_are_understood(path: Path) -> None:
         ({"colour": np.zeros(50)}, DataError, "rows.*'colour'"),
         ({"acts": None, "rews": None}, DataError, "action, reward"),
         ({"obs": None, "acts": None, "rews": None, "next_obs": None, "colour": np.zeros(50)}, FormatError, "rows"),
-        ({"observations": np.zeros((50, 3))}, DataError, "twice"),
+        ({"observations": np.zeros((50, 3))}, DataError, "two keys hold observation"),
     ],
     ids=["nan", "unknown", "missing", "nothing", "twice"],
 )

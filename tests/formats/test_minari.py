@@ -149,7 +149,7 @@ def test_arrow_files_that_could_ask_for_any_memory_are_refused() -> None:
     with pytest.raises(FormatError, match=r"1/part-0.arrow"):
         read("test/task-v0")
     path.unlink()
-    with pytest.raises(DataError, match="3 episodes, 1 are there"):
+    with pytest.raises(DataError, match="3 episodes, found 1"):
         read("store/test/task-v0")
 
 
