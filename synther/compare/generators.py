@@ -1,4 +1,4 @@
-"""The generators that are compared, each fitted and sampled in a folder of its own."""
+"""Fit and sample the generators of a comparison, each in its own folder."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ from synther.upsample import fit_to
 log = logging.getLogger(__name__)
 
 NOISE = tuple(AUGMENTATIONS)
+"""Names of the generators that add noise to real rows."""
 GENERATORS = ("diffusion", *CONFIGS, "mbpo", *NOISE)
+"""Names of all generators, in the order of the table."""
 TRIAL_SAMPLES = 20_000
-"""Most rows that a trial is scored on."""
+"""Maximum number of generated rows for the score of a trial."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How each generator is fitted and sampled. The options are explained by `synther compare --help`."""
+    """Options for fitting and sampling the generators. `synther compare --help` explains them."""
 
     settings: Settings = field(default_factory=Settings)
-    """Of the diffusion model."""
+    """Settings of the diffusion model."""
     samples: int = 100_000
     trials: int = 30
     epochs: int = 300
@@ -55,7 +57,7 @@ class Plan:
     precision: compute.Precision = "auto"
     seed: int = 0
     relevant: Relevant | None = None
-    """What the diffusion model is asked for, if not for all rows alike."""
+    """Which rows the diffusion model generates. None: rows distributed like all real rows."""
 
     def __post_init__(self) -> None:
         check_count(self.samples)
@@ -64,18 +66,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The fit that made the rows."""
+    """Facts about the fit of a generator."""
 
     seconds: float
-    """Of the fit, without the search for its settings."""
+    """Time of the fit, without the search for its settings."""
     parameters: int
-    """Weights needed to sample."""
+    """Number of weights that are needed to sample."""
     settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class TrialScore:
-    """The score that the search maximizes: the mean of marginal and correlation, from 0 to 1."""
+    """The score that the search for settings maximizes: the mean of marginal and correlation, from 0 to 1."""
 
     table: Table
     real: Transitions
@@ -91,36 +93,37 @@ class TrialScore:
 
 
 class Maker:
-    """Makes the rows of any generator, fitted on `rows` as `plan` says."""
+    """Fits any generator on the real `rows` with the options of `plan`, and generates its rows."""
 
     def __init__(self, rows: Transitions, plan: Plan, progress: Progress) -> None:
         self.real, self.plan, self.progress = rows, plan, progress
 
     def description(self, name: str) -> dict[str, Any]:
-        """The options that the rows of `name` depend on, besides data, number of rows and seed."""
+        """Return the options that the rows of generator `name` depend on, besides data, number of rows and seed."""
         plan = self.plan
         if name in (*NOISE, "mbpo"):
             return {}
         if name == "diffusion":
-            asked = {} if plan.relevant is None else {"relevant": asdict(plan.relevant)}
-            return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision, **asked}
+            relevant = {} if plan.relevant is None else {"relevant": asdict(plan.relevant)}
+            return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision, **relevant}
         chosen = {"trials": plan.trials, "epochs": plan.epochs}
         return {**chosen, "trial_epochs": plan.trial_epochs, "trial_rows": plan.trial_rows} if plan.trials else chosen
 
     def rows(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
-        """The rows of `name`, read from `folder` if they exist already."""
-        if name in NOISE:  # faster to make than to read
+        """Return the rows of generator `name`. They are read from `folder` if they exist there already."""
+        if name in NOISE:  # not stored, because generating them is faster than reading
             made = Augmentation(name).fit(self.real).sample(self.plan.samples, seed=self.plan.seed)
             return made, Fitted(0.0, 0, {})
         data, note = folder / "synthetic.npz", folder / "fit.json"
         if data.exists():
             return formats.read(data), read_object(note, Fitted)
-        made, fitted = self._made(name, folder)
+        made, fitted = self._generate(name, folder)
         write_object(note, asdict(fitted))
         formats.write(made, data)
         return made, fitted
 
-    def _made(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+    def _generate(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+        """Fit generator `name` and generate its rows."""
         plan = self.plan
         if name == "diffusion":
             model = self.diffusion(folder)
@@ -133,21 +136,21 @@ class Maker:
         return self._timed(Tabular(config, device=plan.device, seed=plan.seed), self._table, to_json(config))
 
     def diffusion(self, folder: Path) -> Synthesizer:
-        """The model in `folder`, which is fitted first if it does not exist."""
+        """Return the diffusion model in `folder`. It is fitted first if it does not exist."""
         condition = () if self.plan.relevant is None else (self.plan.relevant.relevance,)
         return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress, condition)
 
     def drawn(self, model: Synthesizer, guide: Guide | None = None) -> Transitions:
-        """The rows that the diffusion model is asked for."""
-        asked = {} if self.plan.relevant is None else self.plan.relevant.asked()
-        return model.sample(self.plan.samples, seed=self.plan.seed, guide=guide, progress=self.progress, **asked)
+        """Sample the rows of the diffusion model, with the condition of the plan if there is one."""
+        request = {} if self.plan.relevant is None else self.plan.relevant.asked()
+        return model.sample(self.plan.samples, seed=self.plan.seed, guide=guide, progress=self.progress, **request)
 
     def _unfitted(self) -> Synthesizer:
         plan = self.plan
         return Synthesizer(plan.settings, device=plan.device, precision=plan.precision, seed=plan.seed)
 
     def _searched(self, config: Config, folder: Path) -> Config:
-        """The best of the settings that are tried."""
+        """Search for the best settings of a tabular generator, and return them."""
         plan = self.plan
         table, samples = self._table.take(plan.trial_rows, plan.seed), min(plan.samples, TRIAL_SAMPLES)
         score = TrialScore(table, self.real, samples, plan.device, plan.seed)
@@ -155,6 +158,7 @@ class Maker:
         return search(replace(config, epochs=plan.trial_epochs), score, folder, **how).best.config
 
     def _timed(self, model: MBPO | Tabular, data: Any, settings: dict[str, Any]) -> tuple[Transitions, Fitted]:
+        """Fit `model` on `data`, measure the time, and generate rows."""
         began = time.monotonic()
         model.fit(data, progress=self.progress)
         seconds = time.monotonic() - began
@@ -162,5 +166,5 @@ class Maker:
 
     @cached_property
     def _table(self) -> Table:
-        log.info("fitting the mixtures of %d rows", len(self.real))
+        log.info("fitting mixtures to the columns of %d rows", len(self.real))
         return Table.of(self.real, jobs=self.plan.jobs, seed=self.plan.seed)

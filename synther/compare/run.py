@@ -1,7 +1,7 @@
-"""Generators side by side on the same rows: the left half of the paper's table of diffusion, VAE and GAN.
+"""Compare generators on the same rows, as in the left half of the paper's comparison of diffusion, VAE and GAN.
 
-A run has one folder, with a folder for each generator. Finished generators are not fitted again, and generators that
-are named later join the table.
+A comparison has one folder, with a folder for each generator. Finished generators are not fitted again. A later call
+can add more generators to the table.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from synther.progress import Progress, resolve
 log = logging.getLogger(__name__)
 
 REAL = "real"
-"""The row that no generator can beat: a random half of the real rows against the other half."""
+"""Name of the reference row of the table: a random half of the real rows compared with the other half."""
 
 SIMULATED_ROWS = 20_000
-"""Rows that the simulator follows; more rows change the median by less than a hundredth of it."""
+"""Maximum number of rows that the simulator computes. More rows change the median error by less than 1 %."""
 
 _SHORT = {"worst column": "worst", "correlation": "corr.", "dynamics error": "dynamics", "terminals": "ends"}
-"""Headings for a terminal of 80 columns."""
+"""Shorter headings, for a terminal with 80 columns."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One generator's figures; None if a figure could not be measured."""
+    """The figures of one generator. None: the figure could not be measured."""
 
     name: str
     marginal: float
@@ -61,7 +61,7 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def cells(self) -> dict[str, str]:
-        """Text by heading."""
+        """Return the text of each cell of the row by its heading."""
         return {
             "generator": self.name,
             "marginal": f"{self.marginal:.4f}",
@@ -75,18 +75,21 @@ class Row:
         }
 
     def short_cells(self) -> dict[str, str]:
-        """The first seven cells, for a terminal of 80 columns; the files have the rest."""
+        """Return the first seven cells, for a terminal with 80 columns. The files have the other cells too."""
         own = self.cells() | {"worst column": f"{self.worst_value:.3f}"}
         return {_SHORT.get(heading, heading): own[heading] for heading in list(own)[:7]}
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """`noise,diffusion` as names in the order of `GENERATORS`; noise stands for all augmentations."""
+    """Parse a list of generators such as `noise,diffusion`, and return the names in the order of `GENERATORS`.
+
+    "noise" stands for all augmentations.
+    """
     chosen: set[str] = set()
     for word in text.split(","):
         name = word.strip()
         if name not in (*GENERATORS, "noise"):
-            raise ConfigError(f"unknown generator {name!r}: expected some of {', '.join(GENERATORS)}, or noise")
+            raise ConfigError(f"unknown generator {name!r}: expected one or more of {', '.join(GENERATORS)}, noise")
         chosen.update(NOISE if name == "noise" else [name])
     return tuple(name for name in GENERATORS if name in chosen)
 
@@ -94,9 +97,9 @@ def names_of(text: str) -> tuple[str, ...]:
 def compare_generators(
     rows: Transitions, folder: Path, names: Sequence[str], plan: Plan, *, command: str, progress: Progress | bool
 ) -> tuple[Row, ...]:
-    """Fit each generator on `rows`, sample, measure, and write `comparison.json` and `comparison.md` into `folder`.
+    """Fit each generator on `rows`, sample, measure, and write `comparison.json` and `comparison.md` to `folder`.
 
-    An interrupted call can be repeated and resumes. A folder of other data or options is refused.
+    An interrupted call resumes when it is repeated. A folder of other data or options is refused.
     """
     check_rows(rows)
     if set(names) & set(CONFIGS):
@@ -106,16 +109,16 @@ def compare_generators(
     maker = Maker(rows, plan, resolve(progress))
     described = {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator}
     files = {name: folder / name / "figures.json" for name in (REAL, *GENERATORS)}
-    told = ", ".join(names), f"{len(rows):,}", f"{plan.samples:,}", plan.device, folder
-    log.info("comparing %s on %s rows: %s samples of each, on device %s, in %s", *told)
-    with RunFolder(folder).work(described, lambda: False):  # the table is always written, with all that is there
-        for name in names:  # every refusal comes before the first hour of work
+    facts = ", ".join(names), f"{len(rows):,}", f"{plan.samples:,}", plan.device, folder
+    log.info("comparing %s on %s rows: %s synthetic rows of each, on device %s, in %s", *facts)
+    with RunFolder(folder).work(described, lambda: False):  # never finished: the table is always written again
+        for name in names:  # first of all, so that wrong options are refused before hours of work
             RunFolder(folder / name).claim(maker.description(name))
         for name in (REAL, *names):
             if files[name].exists():
                 log.info("%s is measured already", name)
             else:
-                if name == REAL:  # one half against the other
+                if name == REAL:  # compare one half of the real rows with the other half
                     order = np.random.default_rng(plan.seed).permutation(len(rows))
                     one, other = (rows[np.sort(half)] for half in np.array_split(order, 2))
                     row = measured(REAL, one, other, judge, plan.seed)
@@ -130,12 +133,15 @@ def compare_generators(
 
 
 def _judge(rows: Transitions, plan: Plan) -> Judge | None:
-    """The environment that judges dynamics, if it can be simulated here. It must if `plan` names it."""
+    """Return the simulator of the environment, or None if it cannot be simulated here.
+
+    If `plan` names the environment, an environment that cannot be simulated is an error.
+    """
     env_id = plan.env_id or rows.env_id
     if not plan.simulator or env_id is None:
         return None
     if plan.env_id is None and not supports(env_id):
-        log.info("no simulator for %s: the dynamics error is left out", env_id)
+        log.info("there is no simulator for %s: the dynamics error is left out", env_id)
         return None
     found = judge_of(rows, env_id, named=plan.env_id is not None)
     if isinstance(found, SyntherError):
@@ -145,7 +151,7 @@ def _judge(rows: Transitions, plan: Plan) -> Judge | None:
 
 
 def measured(name: str, real: Transitions, made: Transitions, judge: Simulator | None, seed: int, **more: Any) -> Row:
-    """The figures of `made` against `real`; `judge` simulates the true next observations."""
+    """Measure the rows `made` against the `real` rows. `judge` computes the true next observations."""
     found = compare(real, made, seed=seed)
     error = None
     if judge is not None:
@@ -165,14 +171,14 @@ def measured(name: str, real: Transitions, made: Transitions, judge: Simulator |
 
 
 def _write(folder: Path, table: Sequence[Row], origin: Mapping[str, str]) -> None:
-    """Write `comparison.json` and `comparison.md`: origin, table, and the settings that were found."""
+    """Write `comparison.json` and `comparison.md`: origin, table, and the settings that the search has found."""
     write_object(folder / "comparison.json", {"origin": dict(origin), "generators": [asdict(row) for row in table]})
     cells = [row.cells() for row in table]
     drawn = markdown.table([list(cells[0]), *(list(row.values()) for row in cells)])
     found = [
         f"- {row.name}: {', '.join(f'{option} {value}' for option, value in row.settings.items())}"
         for row in table
-        if row.settings and row.name != "diffusion"  # whose many settings are in the JSON
+        if row.settings and row.name != "diffusion"  # the many settings of diffusion are only in the JSON
     ]
     lines = [*markdown.head(origin), "", *drawn, *(["", "Settings:", "", *found] if found else []), ""]
     with replacing(folder / "comparison.md") as beside:

@@ -1,7 +1,8 @@
-"""Data sets by name: files, data shipped with the package, Minari's, data that can be rolled out here, registered ones.
+"""Read data sets by name.
 
-A name is a path, `hopper-sac`, an installed Minari id, or one of D4RL's such as `walker2d-medium-expert`,
-`maze2d-umaze` and `antmaze-large-play`; our own recordings are called `walker2d-mixed` and so on.
+A name is a path, `hopper-sac` (shipped with the package), an installed Minari id, a name of D4RL such as
+`walker2d-medium-expert`, `maze2d-umaze` and `antmaze-large-play`, one of our own recordings such as `walker2d-mixed`,
+or a registered data set. Some data sets of D4RL can be rolled out here. `read` explains where a name is searched.
 """
 
 from __future__ import annotations
@@ -34,40 +35,43 @@ __all__ = ["DATASETS", "Dataset", "NamedDataset", "Request", "is_known", "read"]
 log = logging.getLogger(__name__)
 
 D4RL, OTHERS = "D4RL", "mujoco"
-"""Minari's namespaces: D4RL's data, and data of the same names that comes from other policies."""
+"""Namespaces of Minari: D4RL's data, and data sets with the same names from other policies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows, the environment that agents are evaluated in, and the settings of the algorithms on these rows."""
+    """Rows, the environment in which agents are evaluated, and settings of the algorithms for these rows."""
 
     name: str
     rows: Transitions
     env_id: str | None
-    """None: unknown."""
+    """Id of the environment in which agents are evaluated. None: unknown."""
     env_options: dict[str, Any]
-    """For `gymnasium.make`."""
+    """Arguments for `gymnasium.make`."""
     agent: Mapping[str, Mapping[str, Any]]
-    """For each algorithm, the options that are not its defaults."""
+    """For each algorithm, the options that differ from its defaults."""
     episodes: int = EPISODES
-    """Of every evaluation."""
+    """Number of episodes in each evaluation."""
     origin: str = ""
-    """Where the rows come from, for people."""
+    """Where the rows come from, as text for people."""
     rewards: Mapping[str, Change] = field(default_factory=dict)
-    """For each algorithm that wants other rewards, how they are changed: see `rows_for`."""
+    """For each algorithm that needs changed rewards, how they are changed: see `rows_for`."""
 
     def rows_for(self, algorithm: str, rows: Transitions | None = None) -> Transitions:
-        """All rows, with rewards as the algorithm wants them on this data set.
+        """Return rows with the rewards that the algorithm needs on this data set. By default these are all rows.
 
-        `rows` are others of the same kind, such as a part of them or synthetic ones. Their rewards are changed in the
-        same way, which depends on all rows of the data set.
+        `rows` can be other rows of the same kind, such as a part of the data set or synthetic rows. Their rewards are
+        changed in the same way, which depends on all rows of the data set.
         """
         given = self.rows if rows is None else rows
         if algorithm not in self.rewards:
             return given
         factor, more = self.rewards[algorithm](self.rows)
         if more and "discount" in given.extra:
-            raise DataError(f"{algorithm} adds {more:g} to every reward: expected rows of one step, got n-step rows")
+            raise DataError(
+                f"{algorithm} adds {more:g} to every reward of this data set, which is wrong for n-step rows: expected "
+                "rows of one step, got n-step rows"
+            )
         changed = given.reward.astype(np.float64) * factor + more
         return replace(given, reward=changed.astype(given.reward.dtype))
 
@@ -85,26 +89,27 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.data is not None and not self.data.is_dir():
-            raise ConfigError(f"{self.data} is not a folder: expected the one that holds your data sets")
+            raise ConfigError(f"{self.data} is not a folder: expected the folder of your data sets")
         if self.policies is not None and not self.policies.is_file():
-            raise ConfigError(f"{self.policies}: no such file; expected an archive of policies (.npz)")
+            raise ConfigError(f"{self.policies}: no such file; expected a file of policies (.npz)")
         check_least(self, rows=1, seed=0)
 
 
 Found = tuple[Transitions, str]
-"""Rows, and one phrase that says where they come from."""
+"""Rows, and a phrase that says where they come from."""
 
 
 @dataclass(frozen=True)
 class NamedDataset:
-    """What is registered in `DATASETS`: how to get the rows; see `Dataset` for the settings."""
+    """An entry of `DATASETS`: how to load the rows, and the settings of `Dataset`."""
 
     load: Callable[[Request], Found]
+    """Function that returns the rows and their origin."""
     environment: Callable[[Transitions], tuple[str | None, dict[str, Any]]] = lambda rows: (
         rows.env_id,
         rows.env_options or {},
     )
-    """From the rows to the environment that agents are evaluated in, and its options."""
+    """Function of the rows that returns the environment in which agents are evaluated, and its options."""
     agent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     episodes: int = EPISODES
     rewards: Mapping[str, Change] = field(default_factory=dict)
@@ -119,17 +124,17 @@ def read(
     rows: int | None = None,
     progress: Progress | bool = False,
 ) -> Dataset:
-    """Read the data set `name`, the first of these that exists:
+    """Read the data set `name`. The first of these that exists is used:
 
-    - a file of that path, or of that name in the folder `data`, where D4RL's file names are understood too; or a
-      folder of Parquet files;
-    - a Minari data set: a folder, or an installed one by its id;
-    - the registered data set of that name (`DATASETS`). For a name of D4RL's these are, in this order: the one in
-      Minari's namespace D4RL; rows that are rolled out here, with the file `policies` if they need one; and the one in
-      Minari's namespace mujoco, which comes from other policies.
+    - a file or folder of Parquet files with this path, or with this name in the folder `data`. In `data`, the file
+    names of D4RL are understood too;
+    - a Minari data set: a folder, or the id of an installed data set;
+      - the registered data set of this name (`DATASETS`). For a name of D4RL, these are tried in this order: the data
+      set in Minari's namespace D4RL; rows that are rolled out here, with the file `policies` if they need policies; the
+      data set in Minari's namespace mujoco, which comes from other policies.
 
-    `rows` and `seed` are for data that is rolled out. Default: as many rows as D4RL's. It is rolled out once, and kept
-    in `data` or in the user's cache.
+    `rows` and `seed` are for data that is rolled out. By default it has as many rows as D4RL's data set. It is rolled
+    out only once, and saved in `data` or in the user's cache.
     """
     request = Request(name, data, policies, rows, seed, progress)
     path = Path(name).expanduser()
@@ -149,21 +154,22 @@ def read(
 
 
 def is_known(name: str) -> bool:
-    """Whether the name, or another spelling of it, is registered."""
+    """Return whether the name, or another spelling of it, is registered."""
     return _known_as(name) is not None
 
 
 def _known_as(name: str) -> str | None:
+    """Return the registered spelling of a name, or None if it is not registered."""
     return next((spelling for spelling in (name, canonical(name)) if spelling in DATASETS), None)
 
 
 def _file_or_minari(request: Request) -> Found | None:
-    """The rows of a file or a Minari data set of exactly that name; None if there is neither."""
+    """Read a file or a Minari data set with exactly this name. Return None if there is neither."""
     name, data = request.name, request.data
     file = _file(name, data)
     if file is not None:
         if is_of_frames(file):
-            raise FormatError(f"{file} holds frames: expected rows; pixel agents learn by `synther pixels train`")
+            raise FormatError(f"{file} holds frames: expected rows; to train on frames, use `synther pixels train`")
         return formats.read(file), f"read from {file.name}"
     path = Path(name).expanduser()
     places = [path] if data is None else [path, data / path]
@@ -175,10 +181,10 @@ def _file_or_minari(request: Request) -> Found | None:
 
 
 def _file(name: str, data: Path | None) -> Path | None:
-    """The file of that path, or of that name in the folder `data`, in any format; or a folder of Parquet files.
+    """Find a file in any format, or a folder of Parquet files, with this path or with this name in the folder `data`.
 
-    D4RL's file names are understood in the folder: `hopper_medium-v2.hdf5`. The exact name is preferred, then the
-    newest version.
+    In `data`, file names of D4RL are understood, such as `hopper_medium-v2.hdf5`. If several files fit, the exact name
+    is preferred, then the newest version.
     """
     path = Path(name).expanduser()
     for place in (path,) if data is None else (path, data / path):
@@ -192,16 +198,16 @@ def _file(name: str, data: Path | None) -> Path | None:
 
 
 def _unregistered(request: Request) -> Found:
-    """A name that may be a path or a Minari id; reading it says what is missing."""
+    """Read a name that is not registered. If it looks like a path or a Minari id, reading raises a precise error."""
     name = request.name
     if "/" in name or Path(name).exists() or Path(name).suffix or formats.is_minari_id(name):
         return formats.read(name), f"read from {name}"
     known = ", ".join(DATASETS.names())
-    raise FormatError(f"no data set called {name!r}: no file of that name{_place(request.data)}, and none of {known}")
+    raise FormatError(f"no data set {name!r}: no file of this name{_place(request.data)}, and it is none of {known}")
 
 
 def _task_rows(task: Task, request: Request) -> Found:
-    """A data set of D4RL's name: installed from Minari, or rolled out here."""
+    """Read a data set with a name of D4RL: installed from Minari, or rolled out here."""
     installed = _installed(task.minari(D4RL))
     if installed is None:
         roll_out = rollouts.RollOut(task, request.policies, request.rows, request.seed)
@@ -212,14 +218,17 @@ def _task_rows(task: Task, request: Request) -> Found:
         if installed is None:
             there = [task.minari(D4RL)] + ([] if task.maze else [task.minari(OTHERS)])
             ids = " or ".join(f"{one}-v*" for one in there)
-            missing = f"no file of that name{_place(request.data)}, no Minari data set {ids} installed, and {obstacle}"
-            advice = f"{'download it with Minari, or ' if task.maze else ''}name the folder of its file with --data"
-            raise FormatError(f"no data set {task.name!r} here: {missing}; {advice}")
+            missing = f"no file of this name{_place(request.data)}, no Minari data set {ids} installed, and {obstacle}"
+            advice = f"{'download it with Minari, or ' if task.maze else ''}pass the folder of its file with --data"
+            raise FormatError(f"data set {task.name!r} not found: {missing}; {advice}")
     return formats.read(installed, format="minari"), f"read from Minari's {installed}"
 
 
 def _installed(dataset: str) -> str | None:
-    """The id of the newest installed version of a Minari data set; None without one, or without Minari."""
+    """Return the id of the newest installed version of a Minari data set.
+
+    Return None if no version is installed, or if Minari itself is not installed.
+    """
     try:
         from minari.storage import get_dataset_path
     except ImportError:
@@ -235,20 +244,24 @@ def _place(data: Path | None) -> str:
 
 
 def _version(name: str) -> int:
+    """Return the version at the end of a name (2 for `-v2`), or -1 if there is none."""
     found = re.search(r"-v(\d+)$", name)
     return int(found[1]) if found else -1
 
 
 def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, Any]]:
-    """Where agents are evaluated: as the data says, or in the successor of D4RL's simulator."""
+    """Return the environment in which agents are evaluated, and its options.
+
+    It is the one that the data names, or else the successor of D4RL's simulator.
+    """
     if rows.env_id is not None and not task.is_of(rows.env_id):
-        raise DataError(f"{task.name} is a name of D4RL's, but these rows are of {rows.env_id}: rename the file")
+        raise DataError(f"{task.name} is a name of D4RL, but these rows are from {rows.env_id}: rename the file")
     maze = task.maze
     if maze is None:
         return rows.env_id or ENV_IDS[task.env], rows.env_options or {}
     if rows.env_id is None and (columns := rows.observation.shape[1]) != maze.columns:
-        told = task.name, columns, maze.env_id, maze.columns
-        log.warning("%s has %d columns and %s has %d, in other coordinates: agents cannot be evaluated", *told)
+        facts = task.name, columns, maze.env_id, maze.columns
+        log.warning("%s has %d columns, but %s has %d, in other coordinates: agents cannot be evaluated", *facts)
         return None, {}
     return rows.env_id or maze.env_id, maze.options()
 
@@ -263,5 +276,4 @@ _TASKS = {
 DATASETS: Registry[NamedDataset] = Registry(
     "data set", "synther.datasets", NamedDataset, dict.fromkeys(shipped.names(), _SHIPPED) | _TASKS
 )
-"""Data sets by name. Others can be registered here, or installed: see `Registry`. A file of the same name is used
-instead, if there is one."""
+"""Data sets by name. Other packages can add data sets: see `Registry`. A file with the same name is preferred."""

@@ -1,8 +1,8 @@
-"""Data sets that are rolled out here, in the way D4RL's were: from recorded policies, or by walking through mazes.
+"""Roll out data sets in the same way as D4RL: with saved policies, or by walking through mazes.
 
-Call rows of D4RL's own policies "regenerated with D4RL's policies", never "D4RL": the steps are others. In mazes, as in
-D4RL, there is one goal, always the same but for noise within its cell, while the data is collected between random
-cells. So the data has the rewards of the task that agents are evaluated in.
+Rows from D4RL's own policies must be called "regenerated with D4RL's policies", never "D4RL", because the steps are not
+the same. In mazes there is one goal, as in D4RL. It is always the same, except for noise within its cell. The data is
+collected by walking between random cells. So the data has the rewards of the task in which agents are evaluated.
 """
 
 from __future__ import annotations
@@ -25,51 +25,52 @@ from synther.progress import Progress
 log = logging.getLogger(__name__)
 
 ANT_POLICY = "ant", "goal"
-"""Name, in a file of policies, of the one that an ant follows: it walks to the goal of AntMaze's flat observation."""
+"""Name of the ant's policy in a file of policies. It walks to the goal in AntMaze's flat observation."""
 
 D4RL_BODIES = {"capsules": "old"}
-"""Options of the environments: bodies that weigh as D4RL's do. See `envs/bodies.py`."""
+"""Options of the environments. With them, bodies have the same masses as in D4RL. See `envs/bodies.py`."""
 
 _ROWS = 1_000_000
-"""Of each policy, and of an ant, as in D4RL."""
+"""Number of rows from each policy, and of each antmaze data set, as in D4RL."""
 _MAZE_ROWS = {"umaze": 1_000_000, "medium": 2_000_000, "large": 4_000_000}
-"""Of maze2d, as in D4RL."""
+"""Number of rows of each maze2d data set, as in D4RL."""
 
 
 @dataclass(frozen=True)
 class RollOut:
-    """How to make the data set of a task. It is made once and kept as a file, whose name is a hash of all of this."""
+    """How to roll out the data set of a task. It is rolled out once and saved. The name of the file contains a hash of
+    all options."""
 
     task: Task
     policies: Path | None
     rows: int | None
-    """None: as many as D4RL's data set has."""
+    """Number of rows. None: as many as D4RL's data set has."""
     seed: int
 
     @property
     def obstacle(self) -> str | None:
-        """Why it cannot be made; None if it can."""
+        """The reason why the data set cannot be rolled out, or None if it can."""
         needed = set(self._needed())
         if not needed:
             return None
         if self.task.level in REPLAYS:
-            return "the experience of an agent in training cannot be rolled out from a policy"
+            return "it cannot be rolled out, because it is the experience of an agent during its training"
         if self.policies is None:
-            return f"rolling it out takes a file with {_listed(needed)} (--policies), and none was given"
+            return f"it cannot be rolled out without a file that contains {_listed(needed)} (--policies)"
         missing = needed - set(policies_of(self.policies))
-        return f"{self.policies} does not hold {_listed(missing)}" if missing else None
+        return f"{self.policies} does not contain {_listed(missing)}" if missing else None
 
     @property
     def origin(self) -> str:
-        """Where the rows come from, for people."""
+        """Where the rows come from, as text for people."""
         what = "collected by going from cell to cell" if self.task.maze else "regenerated"
         by = f"the policies of {self.policies.name}" if self.policies is not None and self._needed() else ""
         return f"{what} with {by or ('a controller' if self.task.maze else 'uniform actions')}"
 
     def read(self, data: Path | None, progress: Progress | bool) -> Transitions:
-        """Read the rows from their file, which is made first if it does not exist."""
+        """Read the rows from their file. It is written first if it does not exist."""
         known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
-        known["synther"] = __version__  # another may collect in another way
+        known["synther"] = __version__  # another version may collect in another way
         known["options"] = None if self.task.maze else D4RL_BODIES
         known["policies"] = digest_of(self.policies) if self.policies is not None and self._needed() else None
         file = _folder(data) / f"{self.task.name}.{key_of(known)}.npz"
@@ -87,11 +88,11 @@ class RollOut:
         how: dict[str, Any] = {"options": options, "name": task.name, "seed": self.seed, "progress": progress}
         rows = record(env_id, actors, self._count(), **how)
         formats.write(rows, file)
-        log.info("%s is kept as %s", self.task.name, file)
+        log.info("%s is saved as %s", self.task.name, file)
         return rows
 
     def _needed(self) -> list[str]:
-        """The policies it is made with, as a file of them spells them."""
+        """Return the names of the policies that the roll-out needs, as they are spelled in a file of policies."""
         if self.task.env == "antmaze":
             return ["/".join(ANT_POLICY)]
         return [] if self.task.maze else [f"{self.task.env}/{part}" for part in self._parts() if part != CHANCE]
@@ -108,13 +109,14 @@ class RollOut:
 
 
 def _listed(names: set[str]) -> str:
+    """Return names of policies as text, such as "the policies a and b"."""
     return f"the {'policy' if len(names) == 1 else 'policies'} {' and '.join(sorted(names))}"
 
 
 def _folder(data: Path | None) -> Path:
-    """Where to keep what is made: the user's folder of data, `SYNTHER_CACHE`, or a folder in the user's cache.
+    """Return the folder for new data sets: the folder `data`, or `SYNTHER_CACHE`, or a folder in the user's cache.
 
-    A folder that is marked read-only is not used, even if one could write there.
+    `data` is not used if it is marked read-only, even if this process has the rights to write there.
     """
     if data is not None and data.stat().st_mode & 0o200 and os.access(data, os.W_OK):
         return data

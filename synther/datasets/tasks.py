@@ -1,6 +1,6 @@
-"""D4RL's data sets and our own of the same kind: their names, and how agents are trained and evaluated on them.
+"""D4RL's data sets and our similar ones: their names, and how agents are trained and evaluated on them.
 
-The settings are those of the code behind the paper, which follows CORL's.
+The settings are those of the paper's code, which follows CORL.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from synther.envs.mazes import D4RLMaze
 from synther.errors import DataError
 
 ENV_IDS = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "halfcheetah": "HalfCheetah-v4"}
-"""The simulator of each body. D4RL's v2 does not run any more; v4 is its successor, with the same rewards."""
+"""The simulator for each body. D4RL's v2 no longer runs. v4 is its successor and has the same rewards."""
 
 REPLAYS = ("medium-replay", "full-replay", "mixed")
-"""Levels that hold all experience of an agent in training. mixed is our own recording of medium-replay's kind."""
+"""Levels that hold all experience of an agent during training. "mixed" is our own recording, like medium-replay."""
 
 _LOCOMOTION = ("random", "medium", "expert", "medium-expert", *REPLAYS)
 _LEVELS = {
@@ -31,24 +31,24 @@ _LEVELS = {
 }
 
 EPISODES, MAZE_EPISODES = 10, 100
-"""Episodes of an evaluation."""
+"""Number of episodes in an evaluation, for locomotion and for mazes."""
 
 Change = Callable[[Transitions], tuple[float, float]]
-"""How rewards are changed: from all rows of a data set to a factor and to a number that is added afterwards."""
+"""How rewards are changed: a function of all rows that returns a factor, and a number that is added afterwards."""
 
 
 def by_returns(rows: Transitions) -> tuple[float, float]:
-    """A factor of 1000 / (best return - worst return) of whole episodes."""
+    """Scale rewards with the factor 1000 / (best return - worst return), over complete episodes."""
     found = whole_returns(rows)
     span = np.ptp(found) if len(found) else 0.0
     if span == 0:
-        what = f"episodes of different returns, got {len(found)} with a range of 0"
+        what = f"episodes with different returns, got {len(found)} complete episodes with a range of 0"
         raise DataError(f"rewards are scaled by the range of the returns: expected {what}")
     return 1000 / float(span), 0.0
 
 
 def less_one(rows: Transitions) -> tuple[float, float]:
-    """-1 a step, and 0 at the goal."""
+    """Subtract 1 from rewards of 0 and 1, so that each step costs 1, except at the goal."""
     return 1.0, -1.0
 
 
@@ -78,7 +78,7 @@ _ANT_SIZES = {"u": "umaze", "big": "medium", "hardest": "large"}
 
 @dataclass(frozen=True)
 class Task:
-    """A data set of D4RL, or one like it."""
+    """A data set of D4RL, or a similar one, such as `Task("hopper", "medium-expert")`."""
 
     env: str
     level: str
@@ -89,7 +89,7 @@ class Task:
 
     @property
     def maze(self) -> D4RLMaze | None:
-        """None for locomotion."""
+        """The maze, or None for locomotion."""
         return None if self.env in ENV_IDS else D4RLMaze(self.env, self.level.partition("-")[0])
 
     @property
@@ -98,30 +98,33 @@ class Task:
 
     @property
     def agent(self) -> dict[str, dict[str, Any]]:
-        """For each algorithm, the options that are not its defaults."""
+        """For each algorithm, the options that differ from its defaults."""
         return {algorithm: dict(changes) for pattern, algorithm, changes in _AGENT if self._is(pattern)}
 
     @property
     def rewards(self) -> dict[str, Change]:
+        """For each algorithm that needs changed rewards, how they are changed."""
         return {algorithm: change for pattern, algorithm, change in _REWARDS if self._is(pattern)}
 
     def is_of(self, env_id: str) -> bool:
-        """Whether the environment of that id has its body."""
+        """Return whether an environment belongs to this task, by the name of the body or maze in its id."""
         return any(body in env_id.lower() for body in (self.env, _IN_MINARI.get(self.env, self.env)))
 
     def minari(self, namespace: str) -> str:
-        """Minari's id in a namespace, without a version."""
+        """Return the id of the data set in a namespace of Minari, without its version."""
         return f"{namespace}/{_IN_MINARI.get(self.env, self.env)}/{self.level}"
 
     def _is(self, pattern: str) -> bool:
+        """Return whether the name matches `pattern`. "mixed" counts as "medium-replay"."""
         name = self.name.replace("-mixed", "-medium-replay")
         return re.fullmatch(pattern, name) is not None
 
 
 def canonical(text: str) -> str:
-    """`hopper-medium-replay` for `hopper_medium_replay-v2`, `maze2d-umaze` for `D4RL/pointmaze/umaze-v2`, and so on.
+    """Return a name in our spelling: lower case, dashes, no version.
 
-    Lower case, dashes, no version. Unknown names are spelt the same way.
+    For example, `hopper_medium_replay-v2` becomes `hopper-medium-replay`, and `D4RL/pointmaze/umaze-v2` becomes
+    `maze2d-umaze`. Unknown names are spelled in the same way.
     """
     plain = re.sub(r"-v\d+$", "", text.lower().replace("_", "-"))
     minari, ant = _MINARI_ID.fullmatch(plain), _ANT_FILE.fullmatch(plain)
@@ -135,4 +138,5 @@ def canonical(text: str) -> str:
 
 
 def tasks() -> list[Task]:
+    """Return all tasks."""
     return [Task(env, level) for env, levels in _LEVELS.items() for level in levels]
