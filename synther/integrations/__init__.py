@@ -1,1 +1,1 @@
-"""Synthetic replay for agents of other libraries: one module per library, which imports that library."""
+"""Synthetic replay for agents of other libraries. Each library has one module, which imports it."""

@@ -1,4 +1,4 @@
-"""Shared by the adapters: synthetic rows as bytes, for libraries that pickle their buffers."""
+"""Shared by the adapters: convert synthetic rows to bytes and back, for libraries that pickle their buffers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from synther.replay.rows import SyntheticRows
 
 
 def packed(synthetic: SyntheticRows) -> dict[str, bytes]:
-    """The files that `SyntheticRows.save` writes, by name."""
+    """Return the content of the files that `SyntheticRows.save` writes, by name."""
     with TemporaryDirectory(prefix="synther-replay-") as folder:
         synthetic.save(folder)
         return {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}
 
 
 def unpacked(files: dict[str, bytes], device: torch.device | str, **own: Any) -> SyntheticRows:
-    """Restore synthetic rows on `device`, or on the best device of this machine if it has no such device.
+    """Restore synthetic rows on `device`, or on the best device of this machine if that one does not exist.
 
-    `own` are the options of `SyntheticRows.load` that no file holds.
+    `own` are the options of `SyntheticRows.load` that cannot be stored in files.
     """
     wanted = torch.device(device)
     there = wanted.type != "cuda" or (wanted.index or 0) < torch.cuda.device_count()
@@ -33,7 +33,7 @@ def unpacked(files: dict[str, bytes], device: torch.device | str, **own: Any) ->
 
 
 def not_in_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that `unpacked` needs again."""
+    """Return the options that cannot be stored in files, which `unpacked` therefore needs again."""
     found: dict[str, Any] = {name: options[name] for name in ("progress", "guide") if name in options}
     if callable(options.get("relevance")):
         found["relevance"] = options["relevance"]

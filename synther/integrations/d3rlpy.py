@@ -1,10 +1,10 @@
-"""d3rlpy: transitions as the `MDPDataset` that its algorithms learn from, and a buffer for online training.
+"""d3rlpy: convert rows to an `MDPDataset` for its offline algorithms, and a replay buffer for online training.
 
     d3rlpy.algos.TD3PlusBCConfig().create().fit(to_mdp_dataset(synthetic), n_steps=100_000)
     d3rlpy.algos.SACConfig().create().fit_online(env, SyntheticReplayBuffer(1_000_000, env=env))
 
-d3rlpy stores episodes and takes the next observation of a step from the step after it. Synthetic rows do not follow
-each other, so each one becomes an episode of its own.
+d3rlpy stores episodes, and reads the next observation of a step from the next step. Synthetic rows do not follow each
+other, so each of them becomes an episode of its own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ try:
 except ImportError:
     pass
 else:
-    old_gym.notices.clear()  # d3rlpy imports Gym 0.26, which prints a notice on stderr
+    old_gym.notices.clear()  # d3rlpy imports Gym 0.26, which would print a notice on stderr
 try:
-    from d3rlpy.constants import ActionSpace  # isort: skip - a test says that it is not there, which saves seconds
+    from d3rlpy.constants import ActionSpace  # isort: skip - first, so that a test without d3rlpy fails fast
     from d3rlpy import metrics
     from d3rlpy.dataset import (
         BasicTransitionPicker,
@@ -50,10 +50,10 @@ except ImportError:
 
 
 def to_mdp_dataset(rows: Transitions) -> MDPDataset:
-    """Convert rows, each with exactly its own next observation.
+    """Convert rows to a data set in which each transition has its own next observation.
 
-    Rows with timeouts are recorded experience and become episodes. Rows without timeouts, such as synthetic ones,
-    become single transitions. These work with algorithms that learn from transitions, not with those that need
+    Rows with timeouts are recorded experience and become episodes. Rows without timeouts, such as synthetic rows,
+    become single transitions. These work with algorithms that learn from transitions, but not with algorithms that need
     trajectories, the next action or returns. The observation after a terminal row is zeros, as always in d3rlpy.
     """
     rows.refuse_extra("an MDPDataset of d3rlpy")
@@ -64,10 +64,10 @@ def to_mdp_dataset(rows: Transitions) -> MDPDataset:
 class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
     """A FIFO buffer for `fit_online` whose batches are partly synthetic after the first refresh.
 
-    It takes the `limit`, `env` and `episodes` of `d3rlpy.dataset.create_fifo_replay_buffer`, and the options of
-    `SyntheticReplay`. A refresh that is due runs in `append`. `synthetic` holds the generator and its rows. d3rlpy does
-    not store the observation after a terminal step: the generator sees the one before it instead, and batches have
-    zeros, as always in d3rlpy.
+    It accepts `limit`, `env` and `episodes`, as in `d3rlpy.dataset.create_fifo_replay_buffer`, and the options of
+    `SyntheticReplay`. A refresh runs in `append` when it is due. `synthetic` holds the generator and its rows. d3rlpy
+    does not store the observation after a terminal step. The generator sees the observation before it instead, and
+    batches have zeros there, as always in d3rlpy.
     """
 
     synthetic: SyntheticRows
@@ -77,7 +77,9 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         self._spaces: dict[str, Any] = {}
         if env is not None:
             if len(getattr(env.observation_space, "shape", None) or ()) != 1:
-                raise ConfigError(f"observations are of {env.observation_space}: expected vectors; encode images first")
+                raise ConfigError(
+                    f"the observation space is {env.observation_space}: expected vectors; encode images first"
+                )
             self._spaces = {
                 "action_space": gym_spaces.action_space(env.action_space),
                 "observation_space": gym_spaces.observation_space(env.observation_space),
@@ -86,12 +88,12 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         super().__init__(_Counting(limit), env=env, episodes=episodes)
 
     def append(self, observation: Any, action: Any, reward: Any) -> None:
-        """Add a step."""
+        """Add a step, and refresh the generator if that is due."""
         super().append(observation, action, reward)
         self._refresh_if_due()
 
     def append_episode(self, episode: Any) -> None:
-        """Add an episode."""
+        """Add an episode, and refresh the generator if that is due."""
         super().append_episode(episode)
         self._refresh_if_due()
 
@@ -101,7 +103,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
             self.refresh()
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first."""
+        """Return the real rows, oldest first."""
         if not self.transition_count:
             raise DataError("the replay buffer is empty: add rows first")
         picked = [self.transition_picker(*self.buffer[row]) for row in range(self.transition_count)]
@@ -115,7 +117,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return Transitions(**fields, **known)
 
     def refresh(self) -> None:
-        """Fit on the real rows and generate synthetic ones now, or start to do so in the background."""
+        """Fit the generator on the real rows and generate synthetic rows, now or in the background."""
         stored = self._stored()
         self.synthetic.refresh_on(stored.rows, self.buffer.added, gone=stored.gone)
 
@@ -124,11 +126,13 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return Stored(rows, self.buffer.added - len(rows))
 
     def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
+        """Draw a batch of real and synthetic transitions."""
         real, synthetic = self.synthetic.split(batch_size)
         drawn = [self.sample_transition() for _ in range(real)]
         return TransitionMiniBatch.from_transitions(drawn + self._generated(synthetic))
 
     def _generated(self, count: int) -> list[Transition]:
+        """Draw synthetic rows as transitions of d3rlpy."""
         if not count:
             return []
         columns = self.synthetic.columns
@@ -140,7 +144,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
 
 
 class _Counting(FIFOBuffer):  # type: ignore[misc]
-    """A FIFO buffer that counts all steps it has ever held."""
+    """A FIFO buffer that counts all steps that were ever added."""
 
     added = 0
 
@@ -150,7 +154,7 @@ class _Counting(FIFOBuffer):  # type: ignore[misc]
 
 
 class _Dataset(MDPDataset):  # type: ignore[misc]  # the library has no types here
-    """An `MDPDataset` from a buffer. Its own constructor only accepts one long recording."""
+    """An `MDPDataset` that is built from a buffer. The constructor of `MDPDataset` only accepts one long recording."""
 
     def __init__(self, buffer: InfiniteBuffer, action_space: ActionSpace, action_size: int) -> None:
         first = buffer.episodes[0]
@@ -174,22 +178,22 @@ class _Dataset(MDPDataset):  # type: ignore[misc]  # the library has no types he
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         if isinstance(self._buffer, _Rows):
             raise DataError(
-                "these rows do not follow each other, so there are no trajectories: expected an algorithm that learns "
-                "from single transitions, or recorded rows with their timeouts"
+                "these rows do not follow each other, so there are no trajectories: use an algorithm that learns from "
+                "single transitions, or recorded rows with timeouts"
             )
         return super().sample_trajectory(length)
 
     def dump(self, f: BinaryIO) -> None:
         if isinstance(self._buffer, _Rows):
             raise FormatError(
-                "d3rlpy's file format cannot hold rows that do not form episodes: save them with synther.write(rows, "
-                "path), and make the data set again"
+                "d3rlpy's file format cannot store rows that do not form episodes: save them with synther.write(rows, "
+                "path), and create the data set again from this file"
             )
         super().dump(f)
 
 
 class _Single:
-    """Rows in the form in which d3rlpy has them."""
+    """Single rows with the array types of d3rlpy. Each row can be returned as an episode or as a transition."""
 
     def __init__(self, rows: Transitions, kind: ActionSpace) -> None:
         self.observations = np.asarray(rows.observation, np.float32)
@@ -207,7 +211,7 @@ class _Single:
         return len(self)
 
     def episode(self, row: int) -> _Alone:
-        """A row as an episode."""
+        """Return a row as an episode."""
         here, action, reward = self.observations[row], self.actions[row], self.rewards[row]
         if self.terminal[row]:
             return _Alone(here[None], action[None], reward[None], True)
@@ -216,7 +220,8 @@ class _Single:
         return _Alone(*steps, False)
 
     def transition(self, row: int) -> Transition:
-        """The same as `BasicTransitionPicker` makes of `episode(row)`, without the way over an episode."""
+        """Return the same transition as `BasicTransitionPicker` for `episode(row)`, but without building the
+        episode."""
         over, here, reward = bool(self.terminal[row]), self.observations[row], self.rewards[row]
         return Transition(
             observation=here,
@@ -233,18 +238,19 @@ class _Single:
 class _Alone(Episode):  # type: ignore[misc]
     """One row as an episode.
 
-    A terminal row is an episode of one step. Any other row has a second step that holds its next observation. That
-    step's action and reward are unknown and therefore NaN.
+    A terminal row is an episode of one step. Every other row gets a second step with its next observation. The action
+    and reward of this step are unknown and therefore NaN.
     """
 
     def compute_return(self) -> float:
-        raise DataError("these rows do not follow each other, so they have no return: expected recorded episodes")
+        raise DataError("these rows do not follow each other, so they have no return: use recorded episodes")
 
 
 class _Rows(InfiniteBuffer):  # type: ignore[misc]
-    """Single rows, converted to episodes on access, because a million episodes would take gigabytes.
+    """A buffer of single rows. Each row is converted to an episode on access, because a million episodes would take
+    gigabytes.
 
-    Appended episodes come after them.
+    Appended episodes come after the rows.
     """
 
     def __init__(self, rows: Transitions, kind: ActionSpace) -> None:
@@ -285,8 +291,11 @@ class _Episodes(Sequence[Any]):
 
 
 class _Together:
-    """All rows of a data set as one episode, for evaluators that look at each row alone: they ask the networks about
-    many rows at once, as for recorded episodes."""
+    """A data set in which all single rows are one episode.
+
+    It is for evaluators that look at each transition alone. With it they pass many rows at once to the networks, as
+    they do for recorded episodes.
+    """
 
     def __init__(self, episodes: _Episodes) -> None:
         self.episodes = [episodes.rows, *episodes.appended]
@@ -294,11 +303,15 @@ class _Together:
 
 
 class _Picker(BasicTransitionPicker):  # type: ignore[misc]
+    """A transition picker that also accepts `_Single` in place of an episode."""
+
     def __call__(self, episode: Any, index: int) -> Transition:
         return episode.transition(index) if isinstance(episode, _Single) else super().__call__(episode, index)
 
 
 def _all_at_once(evaluate: Callable[..., float]) -> Callable[..., float]:
+    """Wrap an evaluator so that it evaluates all single rows at once instead of one by one."""
+
     @wraps(evaluate)
     def quickly(self: Any, algo: Any, dataset: Any) -> float:
         episodes = dataset.episodes
@@ -308,19 +321,21 @@ def _all_at_once(evaluate: Callable[..., float]) -> Callable[..., float]:
 
 
 def _of_episodes(fit: Callable[..., None]) -> Callable[..., None]:
+    """Wrap the fit of a reward scaler so that single rows, which have no returns, are an error."""
+
     @wraps(fit)
     def checked(self: Any, episodes: Sequence[Any], *how: Any, **named: Any) -> None:
         if isinstance(episodes, _Episodes) or any(isinstance(episode, _Alone) for episode in episodes):
             raise DataError(
-                "ReturnBasedRewardScaler needs returns, and single rows have none: expected those of the recorded "
-                "episodes, ReturnBasedRewardScaler(return_max=..., return_min=...)"
+                "ReturnBasedRewardScaler needs returns, but single rows have none: pass the returns of the recorded "
+                "episodes, as in ReturnBasedRewardScaler(return_max=..., return_min=...)"
             )
         fit(self, episodes, *how, **named)
 
     return checked
 
 
-# d3rlpy has no other place to tell rows that do not follow each other from episodes.
+# These methods of d3rlpy are replaced, because d3rlpy has no other way to treat single rows differently from episodes.
 for _evaluator in (
     metrics.TDErrorEvaluator,
     metrics.AverageValueEstimationEvaluator,
@@ -334,6 +349,7 @@ ReturnBasedRewardScaler.fit_with_transition_picker = _of_episodes(ReturnBasedRew
 
 
 def _recorded(rows: Transitions, kind: ActionSpace) -> InfiniteBuffer:
+    """Convert rows with timeouts to a buffer of episodes."""
     buffer = InfiniteBuffer()
     try:
         for one in recorded.episodes(Stream(rows)):
@@ -346,7 +362,7 @@ def _recorded(rows: Transitions, kind: ActionSpace) -> InfiniteBuffer:
 
 
 def _episode(one: recorded.Episode, kind: ActionSpace) -> Episode:
-    """Convert an episode. A truncated one gets an extra step that holds its last next observation."""
+    """Convert an episode. A truncated episode gets an extra step with its last next observation."""
     observations = np.asarray(one.observation, np.float32)
     actions, rewards = _actions(one.action, kind), _rewards(one.reward)
     if one.terminated:
@@ -365,16 +381,17 @@ def _rewards(reward: Array) -> Array:
 
 
 def _action_kind(rows: Transitions) -> tuple[ActionSpace, int]:
+    """Return the kind of the action space, and its size: number of columns, or number of discrete actions."""
     parts: tuple[Any, ...] = rows.action_space or ()
     if rows.action.dtype.kind == "f" or any(isinstance(part, Box) for part in parts):
         return ActionSpace.CONTINUOUS, rows.action.reshape(len(rows), -1).shape[1]
     if rows.action.ndim != 1:
         raise DataError(
-            f"action has {rows.action.shape[1]} discrete columns: d3rlpy expects one, with values from 0 on"
+            f"action has {rows.action.shape[1]} discrete columns: d3rlpy expects one column, with values from 0 on"
         )
     lowest, highest = int(rows.action.min()), int(rows.action.max())
     if parts and isinstance(parts[0], Discrete):
         lowest, highest = parts[0].start, parts[0].start + parts[0].size - 1
     if lowest < 0 or (parts and lowest > 0):
-        raise DataError(f"actions begin at {lowest}: d3rlpy expects 0 to n - 1; subtract {lowest} from all of them")
+        raise DataError(f"actions start at {lowest}: d3rlpy expects 0 to n - 1; subtract {lowest} from all actions")
     return ActionSpace.DISCRETE, highest + 1

@@ -33,20 +33,20 @@ except ImportError:
     raise MissingExtra("stable-baselines3", "sb3", "a replay buffer for Stable-Baselines3") from None
 
 _THEIRS = ("optimize_memory_usage", "handle_timeout_termination", "n_steps", "gamma")
-"""Options of the buffers of Stable-Baselines3, beside what algorithms pass."""
+"""Options of the buffers of Stable-Baselines3 that a user can give."""
 _HER = ("n_sampled_goal", "goal_selection_strategy", "copy_info_dict", "env")
 """Options of `HerReplayBuffer`."""
 _ROUNDING = 1e-3
-"""How far an action may leave its bounds because of rounding when it was rescaled."""
+"""An action may exceed its bounds by this much, because of rounding when it was rescaled."""
 
 
 class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
     """A `ReplayBuffer` of Stable-Baselines3 whose batches are partly synthetic after the first refresh.
 
-    Real rows are stored and drawn by Stable-Baselines3 itself: until the first refresh, batches are those of its own
-    buffer, row for row. For Dict observations this is a `DictReplayBuffer`, with `n_steps` (and `gamma`) an
-    `NStepReplayBuffer`, whose synthetic rows are n-step rows too. `synthetic` holds the generator and its rows. By
-    default the `seed` depends on the seed of the algorithm. The other options are those of `SyntheticReplay`.
+    Real rows are stored and drawn by Stable-Baselines3 itself. Until the first refresh, batches are exactly the same as
+    from its own buffer. For Dict observations, the buffer is also a `DictReplayBuffer`. With `n_steps` (and `gamma`) it
+    is also an `NStepReplayBuffer`, and its synthetic rows are n-step rows too. `synthetic` holds the generator and its
+    rows. By default, `seed` depends on the seed of the algorithm. The other options are those of `SyntheticReplay`.
     """
 
     synthetic: SyntheticRows
@@ -79,8 +79,8 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
             how |= {"n_steps": n_steps, "gamma": gamma}
         elif n_steps > 1:
             raise ConfigError(
-                f"n_steps={n_steps} with Dict observations: Stable-Baselines3 has no n-step returns for them; expected "
-                "n_steps=1"
+                f"n_steps={n_steps} is not possible with Dict observations, because Stable-Baselines3 has no n-step "
+                "returns for them: use n_steps=1"
             )
         how["handle_timeout_termination"] = handle_timeout_termination
         if options.get("ratio", 0.5) != 0:
@@ -95,23 +95,24 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         """Delete all rows and the generator."""
         super().reset()
         self.synthetic = SyntheticRows(**self._options)
-        self._added = 0  # real rows so far
-        self._ended = np.zeros(self.n_envs, bool)  # which environments reset themselves in the next step
+        self._added = 0  # number of real rows that were added so far
+        self._ended = np.zeros(self.n_envs, bool)  # environments that will reset themselves in the next step
 
     def transitions(self) -> Transitions:
-        """The real rows, grouped by environment, oldest first, with actions as they are stored.
+        """Return the real rows, grouped by environment, oldest first, with actions as they are stored.
 
-        Algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]. `synther.read(buffer)` gives the same
+        Algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]. `synther.read(buffer)` returns the same
         rows with actions in the units of the environment.
         """
         return stored(self)
 
     def refresh(self) -> None:
-        """Fit on the real rows and generate synthetic ones now, or start to do so in the background."""
+        """Fit the generator on the real rows and generate synthetic rows, now or in the background."""
         stored = self._stored()
         self.synthetic.refresh_on(stored.rows, self._added, places=stored.places)
 
     def _stored(self) -> Stored:
+        """Return the rows on which the generator is fitted, and where they are in the buffer."""
         several = isinstance(self, NStepReplayBuffer)
         rows = _in_space(stored(self, cuts=several), self.action_space)
         if several:
@@ -119,11 +120,11 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return Stored(rows, places=places(self), groups=self.n_envs)
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Any) -> None:
-        """Add one step of every environment. A refresh that is due runs in this call.
+        """Add one step of every environment. A refresh runs in this call when it is due.
 
-        `infos` is a list of one dict for each environment, or the dict of a Gymnasium vector environment. A row in
-        which such an environment resets itself (autoreset mode NEXT_STEP) is no experience: a copy of the row of
-        another environment takes its place, or, if there is none, the step is left out.
+        `infos` is a list with one dict for each environment, or the dict of a Gymnasium vector environment. If such an
+        environment resets itself in this step (autoreset mode NEXT_STEP), its row is not real experience. It is
+        replaced by a copy of another environment's row. If all environments reset themselves, the step is left out.
         """
         reset = None
         if isinstance(infos, Mapping):
@@ -132,8 +133,8 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
             infos = self._without_time_limits()
         elif len(infos) != self.n_envs:
             raise DataError(
-                f"got a step of {len(infos)} environments: this buffer was made for {self.n_envs}; use as many "
-                "environments, or start with a new buffer"
+                f"got a step of {len(infos)} environments, but this buffer was created for {self.n_envs}: use the same "
+                "number of environments, or start with a new buffer"
             )
         if reset is None or not reset.all():
             super().add(*(_replaced(values, reset) for values in (obs, next_obs, action, reward, done)), infos)
@@ -143,7 +144,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
             self.refresh()
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        """Draw `batch_size` rows, normalized by `env` if that is a `VecNormalize`."""
+        """Draw a batch of real and synthetic rows, normalized by `env` if that is a `VecNormalize`."""
         real, synthetic = self.synthetic.split(batch_size)
         parts = [super().sample(real, env)] if real or not synthetic else []
         if synthetic:
@@ -154,7 +155,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return type(parts[0])(*(_joined(fields, order) for fields in zip(*parts, strict=True)))
 
     def _generated(self, count: int, env: Any) -> Any:
-        """Synthetic rows in the form of a batch."""
+        """Draw a batch of synthetic rows."""
         rows, columns = self.synthetic.draw(count), self.synthetic.columns
         assert columns is not None
         flags = torch.ones(count, dtype=torch.bool, device=rows.device)
@@ -172,7 +173,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return kind(**fields)
 
     def _observations(self, flat: Tensor, env: Any) -> Tensor | dict[str, Tensor]:
-        """Columns (B, O) as observations with the environment's shape and dtype."""
+        """Convert columns (B, O) to observations with the shape and dtype of the environment."""
         space = self.observation_space
         if env is None and isinstance(space, spaces.Box) and space.dtype == np.float32:
             return flat.reshape(-1, *self.obs_shape).to(self.device)
@@ -185,15 +186,17 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return torch.as_tensor(values.reshape(-1, *shape), device=self.device)
 
     def _without_time_limits(self) -> list[dict[str, Any]]:
+        """Return an empty info for each environment. Raise an error if the buffer needs to know time limits."""
         if self.handle_timeout_termination:
             raise DataError(
-                "infos is the dict of a vector environment, which does not say where a time limit ended an episode: "
-                "pass handle_timeout_termination=False, and terminations without truncations as done"
+                "infos is the dict of a vector environment, which does not tell time limits from terminations: "
+                "pass handle_timeout_termination=False, and only terminations (without truncations) as done"
             )
         return [{}] * self.n_envs
 
     def _resets(self, obs: Any, reward: Array, done: Array) -> NDArray[np.bool_] | None:
-        """Which rows lead from the last state of an episode to the first one of the next. None if there is none."""
+        """Return for each environment whether its row is a reset: from the last state of an episode to the first state
+        of the next one. Return None if no row is a reset."""
         if not self._ended.any():
             return None
         before, last = (
@@ -216,45 +219,52 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
 
 
 class _OfDicts(SyntheticReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
-    pass
+    """The buffer for Dict observations."""
 
 
 class _OfSeveralSteps(SyntheticReplayBuffer, NStepReplayBuffer):  # type: ignore[misc]
-    pass
+    """The buffer for n-step returns."""
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise an error for unknown options, and for options of `HerReplayBuffer`."""
     if any(name in _HER for name in options):
         raise ConfigError(
-            "hindsight goals are not supported: HerReplayBuffer changes the goals of whole episodes, which synthetic "
-            f"rows do not form; remove {', '.join(name for name in options if name in _HER)}"
+            "hindsight goals are not supported: HerReplayBuffer changes the goals of whole episodes, but synthetic "
+            f"rows do not form episodes; remove {', '.join(name for name in options if name in _HER)}"
         )
     check_options(options, *_THEIRS)
 
 
 def _check_can_be_modelled(observation_space: Any, action_space: Any) -> None:
-    """Refuse spaces that a generator cannot model."""
+    """Raise an error if a generator cannot model the spaces."""
     parts = observation_space.spaces.values() if isinstance(observation_space, spaces.Dict) else [observation_space]
     for part in parts:
         if is_image_space(part) or (isinstance(part, spaces.Box) and len(part.shape) > 2):
             raise ConfigError(
-                f"observations are images of shape {part.shape}: expected vectors, because the diffusion model is too "
-                "small for images; encode the images first, or pass ratio=0 for a buffer without synthetic rows"
+                f"observations are images of shape {part.shape}: expected vectors, because the diffusion model cannot "
+                "generate images; encode the images first, or pass ratio=0 for a buffer without synthetic rows"
             )
     gym_spaces.observation_space(observation_space)
     gym_spaces.action_space(action_space)
 
 
 def _seed_of_algorithm() -> int:
-    """A number that follows from NumPy's global stream, which the algorithm has seeded, without drawing from it."""
+    """Return a seed that depends on NumPy's global random state, which the algorithm has seeded.
+
+    The global state itself is not changed.
+    """
     stream = np.random.RandomState()
     stream.set_state(np.random.get_state())  # noqa: NPY002
     return int(stream.randint(2**31))
 
 
 def _in_space(rows: Transitions, space: Any) -> Transitions:
-    """The rows with the space of their actions: [-1, 1] as algorithms of Stable-Baselines3 rescale them, or that of the
-    environment. If they lie in both, they are taken to stay in both."""
+    """Return the rows with the space of their actions, and clip actions that exceed it by rounding.
+
+    The space is [-1, 1], as algorithms of Stable-Baselines3 rescale actions, or the space of the environment. If all
+    actions lie in both spaces, the intersection of the spaces is used.
+    """
     own = gym_spaces.action_space(space)
     if not isinstance(own[0], Box):
         return replace(rows, action_space=gym_spaces.believed(own, rows.action))
@@ -263,26 +273,26 @@ def _in_space(rows: Transitions, space: Any) -> Transitions:
     if not len(fitting):
         return replace(rows, action_space=gym_spaces.believed(own, rows.action))
     low, high = fitting[:, 0].max(0), fitting[:, 1].min(0)
-    clipped = np.clip(rows.action, low, high).astype(rows.action.dtype)  # what rounding has moved out
+    clipped = np.clip(rows.action, low, high).astype(rows.action.dtype)  # only removes rounding errors
     return replace(rows, action=clipped, action_space=(Box(tuple(low), tuple(high)),))
 
 
 def _within(action: Array, low: Array, high: Array) -> bool:
-    """Whether all actions lie between bounds, but for what rescaling has rounded."""
+    """Return whether all actions lie within bounds, apart from rounding."""
     beyond = np.maximum(low - action, action - high).max(initial=0)
     return bool(beyond <= _ROUNDING)
 
 
 def _ended(infos: Mapping[str, Any], done: Array) -> NDArray[np.bool_]:
-    """Which environments of a vector environment reset themselves in the next step."""
-    if any(name in infos for name in ("final_obs", "final_observation", "final_info")):  # these have done so already
+    """Return which environments of a vector environment will reset themselves in the next step."""
+    if any(name in infos for name in ("final_obs", "final_observation", "final_info")):  # already reset in this step
         return np.zeros(len(done), bool)
     ended: NDArray[np.bool_] = np.asarray(done).astype(bool).reshape(-1) | infos.get("_episode", False)
     return ended
 
 
 def _replaced(values: Any, reset: NDArray[np.bool_] | None) -> Any:
-    """The values of all environments (n_envs, ...), with copies of others where `reset`."""
+    """Return values (n_envs, ...) in which rows with `reset` are replaced by copies of rows of other environments."""
     if isinstance(values, dict):
         return {key: _replaced(value, reset) for key, value in values.items()}
     values = np.asarray(values)
@@ -295,7 +305,7 @@ def _replaced(values: Any, reset: NDArray[np.bool_] | None) -> Any:
 
 
 def _joined(fields: tuple[Any, ...], order: Tensor | None) -> Any:
-    """A field of two batches, in one."""
+    """Join a field of two batches, and put the rows into `order` if that is given."""
     first = fields[0]
     if first is None:
         return None

@@ -35,29 +35,34 @@ except ImportError:
     raise MissingExtra("torchrl", "torchrl", "a replay buffer for TorchRL") from None
 
 Key = tuple[str, ...]
+"""A nested key of a TensorDict, such as ("next", "reward")."""
 
 _THEIRS = ("priority_key", "action_spec", "action_key", *inspect.signature(ReplayBuffer.__init__).parameters)
+"""Options of TorchRL's buffers, and those that only this buffer has."""
 _ENDS = ("done", "terminated", "truncated")
+"""Last parts of the keys that say where episodes end."""
 _SAVED = "synthetic"
+"""Name of the synthetic rows in saved states and folders."""
 
 
 class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # the library has no types here
     """A `TensorDictReplayBuffer` whose batches are partly synthetic after the first refresh.
 
-    Storage, sampler, writer, transforms and everything else are TorchRL's, and so are the real rows of a batch. The
-    other rows are drawn from `synthetic`, in the form of the stored ones, before the transforms. In a batch, the key
-    "synthetic" marks them, and their "index" is -1, for which samplers keep no priority. A refresh that is due runs
-    in `sample`.
+    Storage, sampler, writer and transforms are those of TorchRL, and it draws the real rows of a batch. The other rows
+    are drawn from `synthetic`, with the same keys as stored rows, before the transforms. In a batch, the key
+    "synthetic" marks them, and their "index" is -1, for which samplers store no priority. A refresh runs in `sample`
+    when it is due.
 
-    Steps have an action, ("next", "reward") and ("next", "terminated") or ("next", "done"). Keys that are also in
-    "next" are observations. Further numbers are modelled too, except what a collector notes under "collector", which
-    is 0 in synthetic rows. `action_spec`, that of a single environment, says which actions are possible; without it,
-    the actions stored so far do. The other options are those of `SyntheticReplay`.
+    Steps must have an action, ("next", "reward"), and ("next", "terminated") or ("next", "done"). Keys that also exist
+    under "next" are observations. Other numbers are modelled too, except those that a collector writes under
+    "collector", which are 0 in synthetic rows. `action_spec` is the action spec of a single environment. It says which
+    actions are possible. By default this is concluded from the stored actions. The other options are those of
+    `SyntheticReplay`.
     """
 
     synthetic: SyntheticRows
     _is_known = False
-    """Whether the first steps have been checked."""
+    """Whether the first steps were checked."""
 
     def __init__(self, *, action_spec: Any = None, action_key: str = "action", **options: Any) -> None:
         check_options(options, *_THEIRS)
@@ -66,49 +71,52 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         self._action_space = None if action_spec is None else _space(action_spec)
         self.synthetic = SyntheticRows(**own)
         self._form: _Form | None = None
-        self._drawing = threading.Lock()  # batches are prefetched by threads
+        self._drawing = threading.Lock()  # threads may prefetch batches
         super().__init__(**options)
         if self.storage.ndim != 1:
-            raise ConfigError(f"the storage has ndim={self.storage.ndim}: expected ndim=1, single steps")
+            raise ConfigError(f"the storage has ndim={self.storage.ndim}: expected ndim=1, for single steps")
         if not isinstance(self.sampler, (RandomSampler, SamplerWithoutReplacement, PrioritizedSampler)) or hasattr(
             self.sampler, "slice_len"
         ):
             raise ConfigError(
                 f"the sampler is {type(self.sampler).__name__}: expected RandomSampler, SamplerWithoutReplacement or "
-                "PrioritizedSampler, which draw single steps; synthetic steps do not follow each other"
+                "PrioritizedSampler, which draw single steps, because synthetic steps do not follow each other"
             )
         unit = options.get("sample_unit")
         if unit is not None and type(unit).__name__ != "Transition":
             raise ConfigError(
-                f"sample_unit is {type(unit).__name__}: expected none, or Transition; synthetic steps do not follow "
-                "each other"
+                f"sample_unit is {type(unit).__name__}: expected Transition or no sample_unit, because synthetic steps "
+                "do not follow each other"
             )
 
     def add(self, data: TensorDictBase) -> int:
+        """Add one step, and return its index."""
         place: int = super().add(data)
         self._check_first()
         return place
 
     def extend(self, *given: Any, **how: Any) -> Tensor:
+        """Add several steps, and return their indices."""
         places: Tensor = super().extend(*given, **how)
         self._check_first()
         return places
 
     def _check_first(self) -> None:
-        """Refuse steps that no generator can learn when the first are added, and not much later at a refresh."""
+        """Check whether a generator can model the steps when the first ones are added, instead of at a later
+        refresh."""
         if not self._is_known and self.synthetic.mixture.ratio > 0 and len(self):
             _Form.of(self._steps_at(np.arange(1)), self._action_key, self.priority_key)
             self._is_known = True
 
     def refresh(self) -> None:
-        """Fit on the stored steps and generate synthetic ones now, or start to do so in the background."""
+        """Fit the generator on the stored steps and generate synthetic steps, now or in the background."""
         form, real = self._real()
         with self._drawing:
             self._form = form
             self.synthetic.refresh_on(real.rows, self.write_count, places=real.places)
 
     def _real(self) -> tuple[_Form, Stored]:
-        """The rows that generators are fitted on, and what is known of their form."""
+        """Return the form of the stored steps, and the rows on which the generator is fitted."""
         steps, places = self._stored()
         form = _Form.of(steps, self._action_key, self.priority_key)
         rows = form.rows(steps)
@@ -117,10 +125,10 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         return form, Stored(rows, places=places)
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first. Keys other than observation, action, reward and ends are extra columns.
+        """Return the real rows, oldest first. Other keys than observation, action, reward and ends are extra columns.
 
-        Timeouts are included if ("next", "truncated") is stored and each step continues the previous one or starts an
-        episode.
+        Timeouts are included if ("next", "truncated") is stored, and if each step continues the previous step or starts
+        an episode.
         """
         steps, _ = self._stored()
         rows = _Form.of(steps, self._action_key, self.priority_key).rows(steps)
@@ -133,13 +141,13 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         return replace(rows, timeout=timeout) if led.all() else rows
 
     def sample(self, *given: Any, **how: Any) -> Any:
-        """Draw a batch, as TorchRL's buffers do. A refresh that is due runs in this call."""
+        """Draw a batch, with the arguments of TorchRL's buffers. A refresh runs in this call when it is due."""
         if self.synthetic.due(self.write_count, lambda: self._real()[1]):
             self.refresh()
         return super().sample(*given, **how)
 
     def _sample(self, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        """Here TorchRL draws every batch, ahead of time in threads if it prefetches."""
+        """Draw a batch. TorchRL calls this for every batch, in other threads if it prefetches."""
         with self._drawing:
             real, synthetic = self.synthetic.split(batch_size)
             drawn = self.synthetic.draw(synthetic) if synthetic else None
@@ -160,23 +168,24 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         return both, joined
 
     def empty(self, *given: Any, **how: Any) -> None:
-        """Delete all rows and the generator."""
+        """Delete all rows, and the generator."""
         super().empty(*given, **how)
         self.synthetic.close()
         self.synthetic = SyntheticRows(**self._options)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole buffer, with random state and generator."""
+        """Return the whole buffer, with its random state and the generator."""
         return {**super().state_dict(), _SAVED: packed(self.synthetic)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the buffer from its `state_dict`, or its real rows from that of a buffer of TorchRL's."""
+        """Restore the buffer from its `state_dict`. The `state_dict` of a TorchRL buffer restores only the real
+        rows."""
         super().load_state_dict(state_dict)
         if _SAVED in state_dict:
             self._take(unpacked(state_dict[_SAVED], self.synthetic.device, **not_in_files(self._options)))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Save to a folder."""
+        """Save the buffer to a folder."""
         super().dumps(path)
         self.synthetic.save(Path(path) / _SAVED)
 
@@ -187,6 +196,7 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         self._take(SyntheticRows.load(Path(path) / _SAVED, device=str(self.synthetic.device), **how))
 
     def _take(self, synthetic: SyntheticRows) -> None:
+        """Replace the synthetic rows and the generator."""
         self.synthetic.close()
         self.synthetic = synthetic
         if len(self):
@@ -201,7 +211,7 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         super().__setstate__({**state, _SAVED: synthetic, "_drawing": threading.Lock()})
 
     def _stored(self) -> tuple[TensorDictBase, NDArray[np.int64]]:
-        """All stored steps, oldest first, and where each one is in the storage."""
+        """Return all stored steps, oldest first, and their indices in the storage."""
         if not len(self):
             raise DataError("the replay buffer is empty: add rows first")
         places = np.arange(len(self))
@@ -223,7 +233,7 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Numbers of a TensorDict: shape and type of one step."""
+    """A tensor of a TensorDict: its key, and shape and type of one step."""
 
     key: Key
     shape: tuple[int, ...]
@@ -234,7 +244,7 @@ class _Leaf:
         return max(1, int(np.prod(self.shape)))
 
     def restored(self, columns: Tensor) -> Tensor:
-        """Columns (B, width) as values; where these are integers, numbers go to the nearest one."""
+        """Convert columns (B, width) to values of this shape and type. Integers are rounded to the nearest one."""
         if not self.dtype.is_floating_point:
             columns = columns > 0.5 if self.dtype is torch.bool else columns.round()
         return columns.to(self.dtype).reshape(len(columns), *self.shape)
@@ -242,7 +252,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Form:
-    """Which keys steps have, and which of them are what."""
+    """The keys of stored steps, and which of them are observations, action, reward, end and extra columns."""
 
     leaves: tuple[_Leaf, ...]
     observations: tuple[_Leaf, ...]
@@ -252,12 +262,13 @@ class _Form:
     ended: Key
     extra: tuple[_Leaf, ...]
     device: torch.device | None
-    """Of the TensorDict."""
+    """Device of the TensorDict."""
     place: torch.device
-    """Of its tensors."""
+    """Device of its tensors."""
 
     @classmethod
     def of(cls, steps: TensorDictBase, action: Key, priority: str) -> _Form:
+        """Find the form of `steps`. Raise an error if a required key is missing or if an observation is an image."""
         leaves = {
             _path(key): _Leaf(_path(key), tuple(value.shape[1:]), value.dtype)
             for key, value in steps.items(include_nested=True, leaves_only=True)
@@ -272,17 +283,17 @@ class _Form:
                     f"{', '.join('/'.join(found) for found in leaves)}"
                 )
         if leaves[reward].width != 1:
-            raise DataError(f"next/reward has shape {leaves[reward].shape} a step: expected one number")
+            raise DataError(f"next/reward has shape {leaves[reward].shape} per step: expected one number")
         known = {action, reward, ("index",), ("_weight",), ("priority_weight",), (priority,)}
         others = [leaf for leaf in leaves.values() if leaf.key not in known and leaf.key[-1] not in _ENDS]
         others = [leaf for leaf in others if leaf.key[0] != "collector"]
         observations = tuple(leaf for leaf in others if ("next", *leaf.key) in leaves)
         if not observations:
-            raise DataError("no key of the steps is in 'next' too: expected observations, and those after the step")
+            raise DataError("no key of the steps also exists under 'next': expected observations and next observations")
         for leaf in observations:
             if len(leaf.shape) > 2 or leaf.dtype is torch.uint8:
                 raise DataError(
-                    f"{'/'.join(leaf.key)} has shape {leaf.shape} a step, an image: expected vectors; encode it first"
+                    f"{'/'.join(leaf.key)} is an image of shape {leaf.shape}: expected vectors; encode images first"
                 )
         following = {("next", *leaf.key) for leaf in observations}
         extra = tuple(leaf for leaf in others if leaf not in observations and leaf.key not in following)
@@ -292,7 +303,7 @@ class _Form:
         return cls(tuple(leaves.values()), observations, leaves[action], one_hot, leaves[reward], ended, extra, *where)
 
     def rows(self, steps: TensorDictBase) -> Transitions:
-        """Steps (N,) as rows."""
+        """Convert steps (N,) to rows."""
         action = steps.get(self.action.key).reshape(len(steps), -1)
         if self.one_hot:
             action = action.long().argmax(-1)
@@ -309,7 +320,7 @@ class _Form:
         )
 
     def steps(self, rows: Tensor, columns: Columns) -> TensorDictBase:
-        """Synthetic rows (B, width) as steps."""
+        """Convert synthetic rows (B, width) to steps."""
         rows, count, places = rows.to(self.place), len(rows), columns.places
         found: dict[Key, Tensor] = {}
         for prefix, field in (((), "observation"), (("next",), "next_observation")):
@@ -335,6 +346,7 @@ class _Form:
         return steps
 
     def _columns(self, steps: TensorDictBase, prefix: Key) -> NDArray[Any]:
+        """Return the observations below `prefix` as columns (N, O)."""
         parts = [steps.get((*prefix, *leaf.key)).reshape(len(steps), -1) for leaf in self.observations]
         single = all(part.dtype in (torch.float32, torch.bool, torch.int8, torch.int16) for part in parts)
         wide = torch.float32 if single else torch.float64
@@ -346,21 +358,22 @@ def _path(key: Any) -> Key:
 
 
 def _name(key: Key) -> str:
-    """A key as the name of an extra column."""
+    """Return the name of the extra column for a key."""
     return "key_" + "_".join("".join(sign if sign.isalnum() else "_" for sign in part) for part in key)
 
 
 def _is_one_hot(action: Tensor) -> bool:
+    """Return whether every action (N, A) is a one-hot vector."""
     whole = action.long()
     return bool(((whole == 0) | (whole == 1)).all()) and bool((whole.sum(1) == 1).all())
 
 
 def _with_others(value: Any, real: int, others: int) -> Tensor:
-    """What a sampler says of real rows, and of synthetic ones: -1 for an index, and the mean weight of the real ones.
+    """Append values for synthetic rows to the values of real rows: -1 for an index, and for a weight the mean.
 
-    With that weight, synthetic rows have as large a share of a weighted loss as of the batch.
+    With the mean weight, the share of synthetic rows in a weighted loss equals their share in the batch.
     """
-    value = torch.as_tensor(value).reshape(-1)[:real]  # that of a single row can have no dimension
+    value = torch.as_tensor(value).reshape(-1)[:real]  # the value of a single row may be a scalar
     fill = value.new_full((), 1 if value.is_floating_point() else -1)
     if value.is_floating_point() and real:
         fill = value.mean()
@@ -368,15 +381,16 @@ def _with_others(value: Any, real: int, others: int) -> Tensor:
 
 
 def _space(spec: Any) -> Space:
-    values = getattr(getattr(spec, "space", None), "n", -1)  # number of values; several discrete actions have none
+    """Convert an action spec of TorchRL to our action space."""
+    values = getattr(getattr(spec, "space", None), "n", -1)  # number of values; -1 for several discrete actions
     one_hot = isinstance(spec, OneHot) and tuple(spec.shape) == (values,)
     if one_hot or (isinstance(spec, Categorical) and spec.shape.numel() == 1 and values > 0):
         return (Discrete(int(values)),)
     real = isinstance(spec, (Bounded, Unbounded)) and spec.dtype.is_floating_point and len(spec.shape) == 1
     if not real:
         raise ConfigError(
-            f"action_spec is {type(spec).__name__} of shape {tuple(getattr(spec, 'shape', ()))}: expected a vector of "
-            "real numbers, or one discrete action, of a single environment, as env.action_spec_unbatched says it"
+            f"action_spec is {type(spec).__name__} of shape {tuple(getattr(spec, 'shape', ()))}: expected the spec of "
+            "a single environment (env.action_spec_unbatched), with a vector of real numbers or one discrete action"
         )
     if isinstance(spec, Unbounded):
         return (Box.uniform(-torch.inf, torch.inf, spec.shape[0]),)
