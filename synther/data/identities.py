@@ -27,7 +27,7 @@ from synther.data.categories import Codebook
 from synther.data.kind import Array, Kind, by_column
 from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Bounded, Continuous, Spiked
-from synther.data.values import Binary, Constant, Derived, Levels
+from synther.data.values import Binary, Constant, Derived, Integer, Levels
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -90,7 +90,7 @@ class Identity:
         total = own.double().fill_(self.level)
         for field, column, weight in self.parents:
             total += weight * fields[field][:, column].double()
-        fields[self.field][:, self.column] = total.to(own.dtype)
+        fields[self.field][:, self.column] = (total if own.is_floating_point() else total.round()).to(own.dtype)
 
     @property
     def is_copy(self) -> bool:
@@ -177,7 +177,7 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     return replace(layout, observation=kinds[_HERE], next_observation=kinds[_THERE], identities=tuple(found))
 
 
-_NUMBERS = (Continuous, Bounded, Spiked)
+_NUMBERS = (Continuous, Bounded, Spiked, Integer)
 _FEW = (Levels, Codebook, Binary)
 
 
@@ -247,6 +247,7 @@ def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Iden
     for digits in (_DIGITS, None):
         tried = weights if digits is None else np.round(weights, digits)
         start = level if digits is None else float(np.round((own - states[:, parents] @ tried).mean(), digits))
+        start = start if abs(start) > EXACT * std[column] else 0.0  # or 0 times a weight would come back as 1e-12
         if np.abs(states[:, parents] @ tried + start - own).max() <= EXACT * std[column]:
             linked = zip(parents, tried.tolist(), strict=True)
             return Identity(_HERE, column, tuple(Parent(_HERE, one, weight) for one, weight in linked), start)

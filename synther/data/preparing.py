@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from synther.compute import in_turn
 from synther.cores import cores
+from synther.data.categories import Codebook
 from synther.data.checks import check_rows
 from synther.data.clipping import with_clips
 from synther.data.codes import Coding
@@ -18,6 +19,7 @@ from synther.data.flags import with_flags
 from synther.data.grouping import Grouping
 from synther.data.identities import with_identities
 from synther.data.inference import Integers
+from synther.data.kind import Kind, first_columns
 from synther.data.lattices import Grid
 from synther.data.layout import Layout
 from synther.data.lines import ROWS_PER_WEIGHT
@@ -25,9 +27,10 @@ from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
 from synther.data.rewards import with_exact_formula, with_formula
 from synther.data.scaling import Scaler, resolve_kinds
-from synther.data.tables import with_tables
+from synther.data.tables import count_columns, with_tables
 from synther.data.transitions import Transitions
 from synther.data.turning import with_turns
+from synther.data.values import Integer
 from synther.errors import DataError
 
 CHUNK_ROWS = 1 << 16
@@ -77,10 +80,18 @@ def prepare(
     at_end = EndRewards.learn(rows) if residuals != "none" else None
     if terminal_reward or at_end:
         layout = _without_price(layout, rows, coding, spikes, integers)
-    if residuals != "none":
-        layout = with_exact_formula(with_identities(layout, rows), rows)
-    if counted:
-        layout = with_tables(layout, rows, decided)
+
+    def with_dependent_columns(layout: Layout) -> Layout:
+        """Return the layout without the columns that are computed from others or drawn from tables."""
+        if residuals != "none":
+            layout = with_exact_formula(with_identities(layout, rows), rows)
+        return with_tables(layout, rows, decided) if counted else layout
+
+    categorical = layout
+    layout = with_dependent_columns(categorical)
+    counts = count_columns(layout, rows) if counted and residuals != "none" else []
+    if counts:
+        layout = with_dependent_columns(_with_ordered(categorical, counts))
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
@@ -102,6 +113,19 @@ def prepare(
         packed, kinds, layout.names, layout.twins, regression if given else None, Grouping.of(layout) if given else None
     )
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
+
+
+def _with_ordered(layout: Layout, columns: Sequence[int]) -> Layout:
+    """Return the layout with some columns of observation and next observation as ordered integers, not categories."""
+
+    def ordered(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+        places = zip(first_columns(kinds), kinds, strict=True)
+        return tuple(
+            Integer(kind.rows[0][0], kind.rows[-1][0]) if column in columns and isinstance(kind, Codebook) else kind
+            for column, kind in places
+        )
+
+    return replace(layout, observation=ordered(layout.observation), next_observation=ordered(layout.next_observation))
 
 
 def _without_price(layout: Layout, rows: Transitions, coding: Coding, spikes: bool, integers: Integers) -> Layout:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.following import Classes, Following, class_count, class_rows
+from synther.data.kind import by_column
 from synther.data.kinds import Array, Binary, Categorical, Codebook, Drawn, Kind, Levels, Matrix, OneHot
 from synther.data.layout import Layout
 from synther.data.lines import least_squares
@@ -39,6 +40,9 @@ _PAIRED = 1 << 14  # rows in which products are tested
 _MOST_PAIRED = 32  # real numbers that products are formed of
 _COMMON = 0.01  # products are tested only for values with this variance of their 0/1 code; rarer ones are too noisy
 _MOST_PRODUCTS, _RIDGE = 512, 0.5  # products that are tested in one regression, and its ridge penalty per row
+_FEWEST_COUNTS = 8  # different values that a count has at least
+_USUAL, _LARGEST_CHANGE = 0.99, 0.5  # share of the changes of a count that are below half of its range
+_HARDLY_MORE = 1.05  # factor by which the changes of a count may take more bits than a table of its next values
 _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
 _NOMINAL, _MOST_NAMES = (Categorical, OneHot, Codebook), 512  # kinds without an order, and the most values of one
 _FOLLOWING = ("next_observation", "reward", "terminal")  # fields of outcomes; each may depend on those before it
@@ -75,6 +79,40 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
         if place.field in chosen:
             chosen[place.field].append(Drawn(class_rows(place.kind)) if number in drawn else place.kind)
     return replace(layout, **{field: tuple(own) for field, own in chosen.items()}, following=tuple(found))  # type: ignore[arg-type]
+
+
+def count_columns(layout: Layout, rows: Transitions) -> list[int]:
+    """Return the observation columns that are modelled as categories, but count something, such as a queue.
+
+    A network that generates the next count as a category scatters it more than the environment does. It had better
+    generate the change. A column is a count if its changes are small and depend little on its value. The description
+    length tells: changes given the action take hardly more bits than next values given value and action.
+
+    `layout` has its tables already: outcomes that are drawn from tables stay categories. Only for discrete actions;
+    rounding.py does the same for continuous ones.
+    """
+    some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
+    actions, action = np.unique(some.action.reshape(len(some), -1), axis=0, return_inverse=True)
+    if len(actions) > MOST_VALUES or len(some) < _FEWEST_ROWS:
+        return []
+    kinds = by_column(layout.next_observation).items()
+    single = [column for column, kind in kinds if isinstance(kind, Codebook) and kind.source_width == 1]
+    sides = some.observation, some.next_observation
+    return [
+        column for column in single if _is_count(*(side[:, column] for side in sides), action.ravel(), len(actions))
+    ]
+
+
+def _is_count(before: Array, after: Array, action: Classes, actions: int) -> bool:
+    """Return whether a column with these values (N,) and next values (N,) is a count."""
+    values, last = np.unique(before, return_inverse=True)
+    next_values, following = np.unique(after, return_inverse=True)
+    changes, change = np.unique(after.astype(np.float64) - before, return_inverse=True)
+    span = float(values[-1]) - float(values[0])
+    if len(values) < _FEWEST_COUNTS or np.quantile(np.abs(changes[change]), _USUAL) > _LARGEST_CHANGE * span:
+        return False
+    by_value = _criterion(last * actions + action, following, len(next_values))
+    return _criterion(action, change, len(changes)) <= _HARDLY_MORE * by_value
 
 
 def find(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from synther import Synthesizer, Transitions
 from synther.data import layout_json
 from synther.data.kinds import Drawn
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.data.tables import _counted, with_tables
 from synther.errors import FormatError
 
@@ -241,3 +243,30 @@ def test_a_next_state_that_is_always_the_same_follows_from_nothing(outcome: floa
     rows = Transitions(here, here[:, 0].astype(int) % 2, here[:, 0], np.full_like(here, outcome))
     layout = with_tables(Layout.infer(rows, spikes=True), rows)
     assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+def queues(rows: int, seed: int, hidden: bool) -> Transitions:
+    """Two queues. What leaves the one that is served is known only to the reward, if it is `hidden`: then no table can
+    draw the next queues."""
+    draw = np.random.default_rng(seed)
+    before = draw.binomial(24, 0.3, (rows, 2))
+    action = draw.integers(2, size=rows)
+    left = np.minimum(draw.poisson(2.0, rows), before[np.arange(rows), action])
+    after = before + draw.poisson(0.8, (rows, 2))
+    after[np.arange(rows), action] -= left
+    reward = left.astype(float) + draw.normal(size=rows) if hidden else draw.normal(size=rows)
+    return Transitions(before.astype(np.float32), action, reward, after.astype(np.float32), np.zeros(rows, bool))
+
+
+def test_a_count_is_ordered_where_no_table_draws_it():
+    def kinds(rows: Transitions, integers: Any = "categorical") -> list[str]:
+        layout = prepare(rows, "standard", "onehot", True, integers, "linear", counted=True).layout
+        return [type(kind).__name__ for kind in layout.next_observation]
+
+    assert kinds(queues(20_000, 0, hidden=True)) == ["Integer", "Integer"]
+    assert kinds(queues(20_000, 0, hidden=False)) == ["Drawn", "Drawn"]
+    named = queues(20_000, 0, hidden=True)  # the same with other names for the values, which have no order
+    names = np.random.default_rng(1).permutation(40).astype(np.float32)
+    sides = (names[side.astype(int)] for side in (named.observation, named.next_observation))
+    mixed = Transitions(next(sides), named.action, named.reward, next(sides), named.terminal)
+    assert kinds(mixed) == ["Codebook", "Codebook"]

@@ -67,6 +67,35 @@ def test_columns_that_say_the_same_hold_in_whatever_row(dtype):
     np.testing.assert_allclose(back.next_observation, real.next_observation, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_counts_of_a_constant_sum_keep_it_in_whatever_row(dtype):
+    draw = np.random.default_rng(0)
+    parts = draw.multinomial(1000, [0.7, 0.2, 0.1], 2 * ROWS)
+    here, there = parts[:ROWS].astype(dtype), parts[ROWS:].astype(dtype)
+    real = Transitions(here, draw.uniform(-1, 1, (ROWS, 1)), draw.normal(size=ROWS), there, np.zeros(ROWS, bool))
+    found = prepared(real)
+    assert derived(found.layout, "observation") == derived(found.layout, "next_observation") == [2]
+    assert np.array_equal(decoded(found, found.matrix).next_observation, there)
+    noise = draw.normal(size=found.matrix.shape).astype(np.float32)
+    made = decoded(found, found.matrix + 0.3 * noise)
+    for side in (made.observation, made.next_observation):
+        assert side.dtype == dtype
+        assert (side.sum(1) == 1000).all()
+        assert not np.array_equal(side, here)
+
+
+def test_a_part_of_a_column_is_exactly_0_where_that_is():
+    draw = np.random.default_rng(0)
+    force = np.maximum(draw.normal(size=(2 * ROWS, 1)), 0)
+    states = np.c_[force, 0.13802471934 * force, draw.normal(size=len(force))].astype(np.float32)
+    action = draw.uniform(-1, 1, (ROWS, 1)).astype(np.float32)
+    real = Transitions(states[:ROWS], action, draw.normal(size=ROWS), states[ROWS:], np.zeros(ROWS, bool))
+    found = prepared(real)
+    assert derived(found.layout, "observation") == [1]
+    made = decoded(found, found.matrix)
+    assert np.array_equal(made.observation[:, 1] == 0, real.observation[:, 0] == 0)
+
+
 def test_a_constant_whose_mean_is_rounded_hides_nothing():
     """The cosine of a right angle is 6e-17, and so is the mean of many of them, nearly."""
     real = rows(np.float64)
