@@ -162,7 +162,7 @@ def write(path: Path, command: str, parsed: Any, words: Sequence[str], known: Se
     arguments = [str(option.value(parsed)) for option in known if option.positional]
     given = [one for one in known if not one.positional and one.spellings & set(words) and one.name not in own]
     options = {option.name: option.value(parsed) for option in given}
-    # Groups of options become tables, unless an option has the name of the group.
+    # Groups of options become tables, except if an option has the same name as the group.
     groups = {_group(name) for name in options} - options.keys() - {""}
     lines = [f"command = {_toml(command)}", f"arguments = {_toml([one for one in arguments if one])}"]
     lines += [f"{_key(name)} = {_toml(value)}" for name, value in options.items() if _group(name) not in groups]

@@ -107,7 +107,7 @@ def _tell(done: Assessed) -> None:
     title = f"{found.rows_real:,} real rows against {found.rows_synthetic:,} synthetic ones"
     table(("", "synthetic", "real rows", "better"), figures, title)
     worst = [f"{column.name} {column.similarity:.3f}" for column in found.worst_columns()[:3]]
-    say(f"least alike: {', '.join(worst)}")
+    say(f"least similar columns: {', '.join(worst)}")
     for note in found.notes:
         say(f"note: {note}")
     say(f"\n{verdict.decision.upper()}. {verdict.sentence}")

@@ -212,7 +212,7 @@ def distill(arguments: list[str]) -> None:
     steps, seconds, loss = model.student.steps, model.student.seconds, model.student.history[-1]["loss"]
     facts = {"model": str(chosen.model), "calls": chosen.calls, "steps": steps, "seconds": seconds, "loss": loss}
     figures = [
-        ("network calls", f"{chosen.calls} a row, {model.settings.sampler.network_calls} without the student"),
+        ("network calls", f"{chosen.calls} per row, {model.settings.sampler.network_calls} without the student"),
         ("steps", f"{steps:,} in {seconds:.1f} s"),
         ("loss", f"{loss:.4f}"),
         ("model", str(chosen.model)),
@@ -247,7 +247,7 @@ def sample(arguments: list[str]) -> None:
     facts = {"data": str(out), "samples": chosen.samples, "files": len(files), "bytes": size}
     figures = [
         ("rows", f"{chosen.samples:,}"),
-        ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
+        ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls per row"),
         ("file", f"{out} ({f'{len(files):,} files, ' * several}{size / 1e6:.1f} MB)"),
     ]
     answer(chosen.json, facts, figures)

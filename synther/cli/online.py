@@ -97,9 +97,9 @@ def online(arguments: list[str]) -> None:
     if set(arguments) <= {"-h", "--help"}:
         options.parse("online", Online, arguments)  # prints help and exits, without importing PyTorch
     if not {"--synthetic", "-h", "--help"} & set(arguments):
-        theirs = options.named([f"--{name}" for name in _OF_GENERATORS])
+        of_generators = options.named([f"--{name}" for name in _OF_GENERATORS])
         for option in options.named(arguments):
-            if option.partition(".")[0] in theirs:
+            if option.partition(".")[0] in of_generators:
                 raise ConfigError(f"{option} needs --synthetic, which is not given: add it")
     chosen, spec = _of_pixels(arguments) if "--pixels" in arguments else _of_states(arguments)
     from synther import datasets

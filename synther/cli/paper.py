@@ -72,7 +72,7 @@ def _list(chosen: Paper) -> None:
         (name, "paper" if found.label else "ours", str(len(found.jobs)), found.about)
         for name, found in EXPERIMENTS.items()
     ]
-    answer(chosen.json, facts, rows, header=("experiment", "whose", "runs", "what"))
+    answer(chosen.json, facts, rows, header=("experiment", "from", "runs", "description"))
 
 
 def _run(chosen: Paper, command: str) -> None:

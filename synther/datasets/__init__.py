@@ -127,10 +127,10 @@ def read(
     """Read the data set `name`. The first of these that exists is used:
 
     - a file or folder of Parquet files with this path, or with this name in the folder `data`. In `data`, the file
-    names of D4RL are understood too;
+      names of D4RL are understood too;
     - a Minari data set: a folder, or the id of an installed data set;
-      - the registered data set of this name (`DATASETS`). For a name of D4RL, these are tried in this order: the data
-      set in Minari's namespace D4RL; rows that are rolled out here, with the file `policies` if they need policies; the
+    - the registered data set of this name (`DATASETS`). For a name of D4RL, these are tried in this order: the data set
+      in Minari's namespace D4RL; rows that are rolled out here, with the file `policies` if they need policies; the
       data set in Minari's namespace mujoco, which comes from other policies.
 
     `rows` and `seed` are for data that is rolled out. By default it has as many rows as D4RL's data set. It is rolled

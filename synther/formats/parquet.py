@@ -1,6 +1,6 @@
 """Parquet: a file, or a folder of files with the same columns. Many engines for distributed data can read it.
 
-A vector is one column of fixed-size lists, so each field has one column of its own name, whatever its width.
+A vector is one column of fixed-size lists, so each field is one column, for any width of the vector.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _About:
         return cls(keys, types, known)
 
     def check_like(self, first: _About, where: Path) -> None:
-        """Raise an error if this file does not match `first`, the first file of the folder, whose path is `where`."""
+        """Raise an error if this file does not match `first`, the first file of the folder (at `where`)."""
         if (self.keys, self.types) != (first.keys, first.types):
             mine, other = ({about.keys[field]: kind for field, kind in about.types.items()} for about in (self, first))
             apart = [key for key in {**other, **mine} if mine.get(key) != other.get(key)]

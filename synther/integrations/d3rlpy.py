@@ -62,7 +62,7 @@ def to_mdp_dataset(rows: Transitions) -> MDPDataset:
 
 
 class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
-    """A FIFO buffer for `fit_online` whose batches are partly synthetic after the first refresh.
+    """A FIFO buffer for `fit_online` with partly synthetic batches after the first refresh.
 
     It accepts `limit`, `env` and `episodes`, as in `d3rlpy.dataset.create_fifo_replay_buffer`, and the options of
     `SyntheticReplay`. A refresh runs in `append` when it is due. `synthetic` holds the generator and its rows. d3rlpy

@@ -41,7 +41,7 @@ _ROUNDING = 1e-3
 
 
 class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
-    """A `ReplayBuffer` of Stable-Baselines3 whose batches are partly synthetic after the first refresh.
+    """A `ReplayBuffer` of Stable-Baselines3 with partly synthetic batches after the first refresh.
 
     Real rows are stored and drawn by Stable-Baselines3 itself. Until the first refresh, batches are exactly the same as
     from its own buffer. For Dict observations, the buffer is also a `DictReplayBuffer`. With `n_steps` (and `gamma`) it

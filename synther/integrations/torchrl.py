@@ -1,4 +1,4 @@
-"""TorchRL: a `TensorDictReplayBuffer` whose batches are partly synthetic.
+"""TorchRL: a `TensorDictReplayBuffer` with partly synthetic batches.
 
 buffer = SyntheticReplayBuffer(storage=LazyTensorStorage(1_000_000), batch_size=256)
 buffer.extend(data)
@@ -46,7 +46,7 @@ _SAVED = "synthetic"
 
 
 class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # the library has no types here
-    """A `TensorDictReplayBuffer` whose batches are partly synthetic after the first refresh.
+    """A `TensorDictReplayBuffer` with partly synthetic batches after the first refresh.
 
     Storage, sampler, writer and transforms are those of TorchRL, and it draws the real rows of a batch. The other rows
     are drawn from `synthetic`, with the same keys as stored rows, before the transforms. In a batch, the key

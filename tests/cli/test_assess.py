@@ -50,7 +50,7 @@ class TestAnswer:
         marginal = next(measure for measure in found["measures"] if measure["name"] == "marginal")
         assert f"{marginal['value']:.4f}" in next(line for line in lines if "Marginal similarity" in line)
         worst = min(found["columns"], key=lambda column: column["similarity"])
-        assert f"least alike: {worst['name']} {worst['similarity']:.3f}, " in out
+        assert f"least similar columns: {worst['name']} {worst['similarity']:.3f}, " in out
         assert f"{found['verdict']['decision'].upper()}. {found['verdict']['sentence']}" in out
         assert all(f"- {reason['text']}" in out for reason in found["verdict"]["reasons"])
         assert all(f"note: {note}" in out for note in found["notes"])
