@@ -219,7 +219,7 @@ class View:
         self._to_values = {column: Lines([curve.to_values], device) for column, curve in scaler.curves}
         self._to_scores = {column: Lines([curve.to_scores], device) for column, curve in scaler.curves}
         self._covariance = covariance.to(device)
-        self._identities = [one for one in layout.identities if one.field == "observation"]
+        self._identities = {field: [one for one in layout.identities if one.field == field] for field in self.shown}
 
     def observation(self, scaled: Tensor) -> Tensor:
         return self._raw(scaled, "observation")
@@ -238,7 +238,7 @@ class View:
                 value, _ = self._number(scaled, one.column)
                 columns.append(value.clamp(one.low, one.high)[:, None])
         raw = torch.cat(columns, dim=1)
-        for identity in self._identities if field == "observation" else ():
+        for identity in self._identities[field]:
             identity.put({field: raw})
         return raw
 
@@ -263,9 +263,9 @@ class View:
         """Convert a gradient with respect to a field in original units (N, W) to one with respect to the scaled rows,
         and add it to `slope` (N, D)."""
         place = 0
-        if field == "observation" and self._identities:
+        if self._identities[field]:
             gradient = gradient.clone()
-            for identity in reversed(self._identities):
+            for identity in reversed(self._identities[field]):
                 for parent in identity.parents:
                     gradient[:, parent.column] += parent.weight * gradient[:, identity.column]
         for one in self.shown[field]:

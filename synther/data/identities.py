@@ -13,6 +13,7 @@ NOTE[paper]: the reference generates all columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -70,6 +71,10 @@ class Identity:
     values: tuple[tuple[float, float], ...] = ()
     """For a lookup: pairs of a value of the only parent, in increasing order, and the value of this column. Empty for a
     linear combination."""
+    ends: tuple[float, float] | None = None
+    """Range of a column that is a sum or difference of its parents. None if it has no limits."""
+    whole: bool = False
+    """Whether the column and its parents are whole numbers, if it has a range."""
 
     def put(self, fields: Mapping[str, Tensor]) -> None:
         """Compute the column and write it into `fields`, (N, W) each, in place."""
@@ -90,7 +95,22 @@ class Identity:
         total = own.double().fill_(self.level)
         for field, column, weight in self.parents:
             total += weight * fields[field][:, column].double()
+        if self.ends is not None:
+            self._share_excess(total, fields)
         fields[self.field][:, self.column] = (total if own.is_floating_point() else total.round()).to(own.dtype)
+
+    def _share_excess(self, total: Tensor, fields: Mapping[str, Tensor]) -> None:
+        """Clip `total` (N,) to the range, and change the parents by as much, so that the sum holds: all in proportion,
+        or the largest one if they are whole numbers."""
+        assert self.ends is not None
+        excess = total - total.clamp(*self.ends)
+        total -= excess
+        sizes = torch.stack([fields[field][:, column].double().abs() for field, column, _ in self.parents])
+        largest, whole = sizes.argmax(0), sizes.sum(0).clamp(min=torch.finfo(torch.float64).tiny)
+        for number, (field, column, weight) in enumerate(self.parents):
+            own = fields[field][:, column]
+            share = (largest == number).double() if self.whole else sizes[number] / whole
+            own -= (weight * excess * share).to(own.dtype)
 
     @property
     def is_copy(self) -> bool:
@@ -152,16 +172,17 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
     if pairs or width > _MOST_COLUMNS or len(some) < ROWS_PER_WEIGHT * width:
         return layout
     on_spheres = {column for sphere in layout.spheres for column in sphere.columns}
-    free = {column for column, kind in by_column(layout.observation).items() if isinstance(kind, _NUMBERS)} - on_spheres
+    free = set(by_column(layout.observation)) - on_spheres
     states = np.concatenate([arrays[_HERE], arrays[_THERE]])
-    special = {column for column, kind in by_column(layout.observation).items() if isinstance(kind, Spiked)}
-    inside = _inside(states, free, special)
-    same = [replace(one, field=_THERE, parents=_moved(one.parents)) for one in inside]
+    inside = _inside(states, free, layout.observation)
+    same = [_moved(one, _THERE) for one in inside]
     known = {one.column for one in inside}
     may_be_copies = {
         column for column, kind in by_column(layout.next_observation).items() if isinstance(kind, _NUMBERS)
     } - known
-    found = _holding([*inside, *_copies(arrays, may_be_copies), *same], rows)
+    given = _inside(arrays[_GIVEN], set(by_column(layout.action)), layout.action)
+    actions = [_moved(one, _GIVEN) for one in given]
+    found = _holding([*inside, *actions, *_copies(arrays, may_be_copies), *same], rows)
     both = {one.column for one in found if one.field == _HERE} & {one.column for one in found if one.field == _THERE}
     lost = {one.column for one in inside} - both  # has to hold in observation and next observation
     found = [*_looked_up(layout, states, rows), *(one for one in found if one.column not in lost)]
@@ -172,9 +193,15 @@ def with_identities(layout: Layout, rows: Transitions) -> Layout:
             Derived() if (field, column) in {(one.field, one.column) for one in found} else kind
             for column, kind in by_column(getattr(layout, field)).items()
         )
-        for field in (_HERE, _THERE)
+        for field in FIELDS
     }
-    return replace(layout, observation=kinds[_HERE], next_observation=kinds[_THERE], identities=tuple(found))
+    return replace(
+        layout,
+        observation=kinds[_HERE],
+        action=kinds[_GIVEN],
+        next_observation=kinds[_THERE],
+        identities=tuple(found),
+    )
 
 
 _NUMBERS = (Continuous, Bounded, Spiked, Integer)
@@ -186,18 +213,22 @@ def _sides(rows: Transitions) -> dict[str, Array]:
     return {field: getattr(rows, field) for field in FIELDS}
 
 
-def _moved(parents: Sequence[Parent]) -> tuple[Parent, ...]:
-    """Return the same parents in the next observation."""
-    return tuple(parent._replace(field=_THERE) for parent in parents)
+def _moved(one: Identity, field: str) -> Identity:
+    """Return the same identity in another field."""
+    return replace(one, field=field, parents=tuple(parent._replace(field=field) for parent in one.parents))
 
 
-def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]:
+def _inside(states: Matrix, free: set[int], kinds: Sequence[Kind]) -> list[Identity]:
     """Return the columns of `states` (N, W) that are linear combinations of others, in an order to compute them in.
 
-    Only `free` columns are computed. In a set of dependent columns, the last one is. Columns with spikes (`special`)
-    are kept if possible, because a sum would miss the exact value of a spike. A small difference of large columns is
-    always kept, because the errors of the large columns are large compared with it.
+    Only `free` columns with numbers are computed; `kinds` are those of all columns. In a set of dependent columns, the
+    last one is computed. Columns with spikes are kept if possible, because a sum would miss the exact value of a spike.
+    A small difference of large columns is always kept, because the errors of the large columns are large compared with
+    it.
     """
+    by_place = by_column(kinds)
+    free = {column for column in free if isinstance(by_place.get(column), _NUMBERS)}
+    special = {column for column, kind in by_place.items() if isinstance(kind, Spiked)}
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = states.mean(0), states.std(0)
     kept: list[int] = []
@@ -222,7 +253,7 @@ def _inside(states: Matrix, free: set[int], special: set[int]) -> list[Identity]
             rule = follows if one == column else _rule(states, one, others, std)
             if rule is not None and _amplifies(rule, std) <= _AMPLIFIED:
                 kept = others
-                found.insert(0, rule)
+                found.insert(0, _within_range(rule, by_place))
                 break
     return found
 
@@ -254,9 +285,29 @@ def _rule(states: Matrix, column: int, kept: Sequence[int], std: Matrix) -> Iden
     return None
 
 
+def _is_sum(rule: Identity) -> bool:
+    """Return whether a column is a sum or difference of others: shares of a whole, people of three groups."""
+    return all(abs(parent.weight) == 1 for parent in rule.parents) and len(rule.parents) > 1
+
+
+def _within_range(rule: Identity, kinds: Mapping[int, Kind]) -> Identity:
+    """Return the identity with the range of its column, if it is a sum or difference and the column has a range."""
+    kind = kinds[rule.column]
+    own = [kinds.get(column) for column in (rule.column, *(parent.column for parent in rule.parents))]
+    whole = all(isinstance(one, Integer) for one in own)
+    alike = whole or all(isinstance(one, (Continuous, Bounded)) for one in own)
+    if not _is_sum(rule) or not alike or not isinstance(kind, (Bounded, Integer)):
+        return rule
+    return replace(rule, ends=(kind.low, kind.high), whole=whole)
+
+
 def _amplifies(rule: Identity, std: Matrix) -> float:
-    """Return how many times as large the error of a computed column may be as that of its parents, in stds."""
-    return sum(abs(one.weight) * float(std[one.column]) for one in rule.parents) / float(std[rule.column])
+    """Return how many times as large the error of a computed column may be as that of its parents, in stds.
+
+    Errors of a sum are expected to be independent, so that one of ten shares can be computed from the others.
+    """
+    errors = [abs(one.weight) * float(std[one.column]) for one in rule.parents]
+    return (math.hypot(*errors) if _is_sum(rule) else sum(errors)) / float(std[rule.column])
 
 
 def _looked_up(layout: Layout, states: Matrix, rows: Transitions) -> list[Identity]:

@@ -11,12 +11,12 @@ from synther.data.clipping import Clip
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, class_count
-from synther.data.identities import Identity
+from synther.data.identities import FIELDS, Identity
 from synther.data.kinds import Continuous, Derived, Drawn, Kind
 from synther.data.layout import Extra, Layout
 from synther.data.rewards import Formula
 from synther.data.spheres import Sphere
-from synther.data.transitions import PAIR, ROW_FIELDS
+from synther.data.transitions import ROW_FIELDS
 from synther.data.turning import Turn
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -76,9 +76,9 @@ def from_json(entry: Mapping[str, Any]) -> Layout:
         terminal_reward=finite((stored.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         at_end=EndRewards.from_json(stored["at_end"]) if "at_end" in stored else None,
     )
-    derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived) and p.field in PAIR]
+    derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived) and p.field in FIELDS]
     if sorted(derived) != sorted((one.field, one.column) for one in found.identities):
-        raise FormatError("layout.identities: expected one for each observation column that is computed from others")
+        raise FormatError("layout.identities: expected one for each column that is computed from others")
     if "formula" in stored:
         found = replace(found, formula=Formula.from_json(stored["formula"], found.field_widths))
     if not isinstance(found.reward[0], Continuous) and isinstance(found.reward[0], Derived) != ("formula" in stored):

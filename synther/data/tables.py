@@ -97,10 +97,8 @@ def count_columns(layout: Layout, rows: Transitions) -> list[int]:
         return []
     kinds = by_column(layout.next_observation).items()
     single = [column for column, kind in kinds if isinstance(kind, Codebook) and kind.source_width == 1]
-    sides = some.observation, some.next_observation
-    return [
-        column for column in single if _is_count(*(side[:, column] for side in sides), action.ravel(), len(actions))
-    ]
+    before, after, cells = some.observation, some.next_observation, action.ravel()
+    return [column for column in single if _is_count(before[:, column], after[:, column], cells, len(actions))]
 
 
 def _is_count(before: Array, after: Array, action: Classes, actions: int) -> bool:

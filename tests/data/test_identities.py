@@ -81,7 +81,31 @@ def test_counts_of_a_constant_sum_keep_it_in_whatever_row(dtype):
     for side in (made.observation, made.next_observation):
         assert side.dtype == dtype
         assert (side.sum(1) == 1000).all()
+        assert side.min() >= 0
         assert not np.array_equal(side, here)
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_actions_that_are_shares_of_a_whole_stay_so_in_whatever_row(count):
+    draw = np.random.default_rng(0)
+    shares = draw.dirichlet([2] * count, ROWS).astype(np.float32)
+    here, there = draw.normal(size=(2, ROWS, 3)).astype(np.float32)
+    real = Transitions(here, shares, draw.normal(size=ROWS), there, np.zeros(ROWS, bool))
+    found = prepared(real)
+    assert derived(found.layout, "action") == [count - 1]
+    assert through_json(found.layout) == found.layout
+    assert np.allclose(decoded(found, found.matrix).action, shares, atol=1e-5)
+    made = decoded(found, found.matrix + 0.5 * draw.normal(size=found.matrix.shape).astype(np.float32)).action
+    assert np.abs(made.sum(1) - 1).max() < 1e-5
+    assert made.min() >= 0
+    assert made.max() <= 1
+    # A guide sees the whole action. A gradient that asks for more of the computed share takes from the others.
+    view = View(found.layout, found.scaler, torch.eye(found.layout.width), torch.device("cpu"))
+    scaled = torch.from_numpy(found.matrix[:5])
+    assert torch.allclose(view.action(scaled), torch.from_numpy(shares[:5]), atol=1e-5)
+    slope = torch.zeros_like(scaled)
+    view.add_gradient(slope, scaled, "action", torch.eye(count)[-1:].repeat(5, 1))
+    assert (slope[:, found.layout.columns_of("action")] < 0).all()
 
 
 def test_a_part_of_a_column_is_exactly_0_where_that_is():
