@@ -223,6 +223,7 @@ def test_batch_norm_is_pytorchs_until_the_running_statistics_are_trusted(generat
 
 def test_dropout_keeps_the_mean_and_drops_its_share(generator):
     layer, ones = Dropout(0.2), torch.ones(400, 250)
+    layer.seed.fill_(1)  # torch's own generator chooses it, which depends on the tests that ran before
     first, second = layer(ones), layer(ones)
     for found in (first, second):
         assert found.unique().tolist() == [0.0, pytest.approx(1.25)]
@@ -232,7 +233,7 @@ def test_dropout_keeps_the_mean_and_drops_its_share(generator):
     both = ((first == 0) & (second == 0)).float().mean()  # independent masks
     assert abs(float(both) - 0.04) < 4 * math.sqrt(0.04 / ones.numel())
     neighbours = ((first[:, 1:] == 0) & (first[:, :-1] == 0)).float().mean()
-    assert abs(float(neighbours) - 0.04) < 4 * math.sqrt(0.04 / ones.numel())
+    assert abs(float(neighbours) - 0.04) < 4 * math.sqrt(0.0512 / ones.numel())  # pairs that share a place correlate
     assert torch.equal(layer.eval()(ones), ones)
     with pytest.raises(ConfigError, match="dropout"):
         Dropout(1.0)
