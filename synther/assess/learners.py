@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from synther.compute import one_thread
+from synther.descent import Descent
 
 Array = NDArray[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -33,7 +34,6 @@ FIRST_ANSWERS = 0.1
 """Factor on the initial output weights of He et al. (2015). First answers are then near 0, the mean of the targets.
 Networks would have to unlearn larger random answers first, which leaves an error of several times the final one."""
 
-_BETAS = 0.9, 0.999
 _PREDICT_ROWS = 4_096
 _WIDEST_LOG = 6.0
 
@@ -123,7 +123,8 @@ def fit(
     known, wanted = torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
     pools = [[torch.from_numpy(pool) for pool in member] for member in draws]
     steps = max(1, round(effort * steps_for(max(len(pool) for member in draws for pool in member))))
-    descent = _Descent(networks.weights, steps)
+    descent = Descent(networks.weights, steps, LEARNING_RATE)
+    networks.weights = descent.weights
     with one_thread():
         for _ in range(steps):
             rows = torch.stack([_batch(member, generator) for member in pools]).to(device)
@@ -132,34 +133,6 @@ def fit(
     for tensor in networks.weights:
         tensor.requires_grad_(False)
     return networks
-
-
-class _Descent:
-    """Adam (Kingma and Ba 2015) with a learning rate that falls to 0 along a cosine.
-
-    The operations are the same as in torch.optim. It is not used because its first use imports PyTorch's compiler,
-    which takes as long as fitting two networks.
-    """
-
-    def __init__(self, weights: list[Tensor], steps: int) -> None:
-        self.weights, self.steps, self.taken, self.rate = weights, steps, 0, LEARNING_RATE
-        self.means, self.squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
-        for weight in weights:
-            weight.requires_grad_(True)
-
-    def step(self, loss: Tensor) -> None:
-        gradients = torch.autograd.grad(loss, self.weights)
-        self.taken += 1
-        unbiased, unbiased_square = (1 - beta**self.taken for beta in _BETAS)
-        with torch.no_grad():
-            parts = zip(self.weights, gradients, self.means, self.squares, strict=True)
-            for weight, gradient, mean, square in parts:
-                mean.lerp_(gradient, 1 - _BETAS[0])
-                square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-                spread = (square.sqrt() / unbiased_square**0.5).add_(1e-8)
-                weight.addcdiv_(mean, spread, value=-self.rate / unbiased)
-        before, after = (1 + math.cos(math.pi * taken / self.steps) for taken in (self.taken - 1, self.taken))
-        self.rate *= after / before
 
 
 def steps_for(rows: int) -> int:

@@ -14,13 +14,14 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from synther import compute
+from synther.descent import Descent
 from synther.progress import Phase
 
 BATCH = 256
@@ -198,9 +199,10 @@ class Networks:
         group."""
         outputs = self.outputs
         mean, logs, *rest = torch.split(predicted, [outputs.real, outputs.real, outputs.flags, *outputs.choices], 2)
-        # Soft bounds: beyond them, gradients become small, but not 0.
-        logs = _HIGHEST - functional.softplus(_HIGHEST - logs)
-        return mean, _LOWEST + functional.softplus(logs - _LOWEST), *rest
+        if outputs.real:  # soft bounds: beyond them, gradients become small, but not 0
+            logs = _HIGHEST - functional.softplus(_HIGHEST - logs)
+            logs = _LOWEST + functional.softplus(logs - _LOWEST)
+        return mean, logs, *rest
 
     def loss(self, inputs: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
         """Return the mean negative log-likelihood of the targets (M, N, columns) under each member, up to a constant.
@@ -212,12 +214,16 @@ class Networks:
         mean, logs, flags, *choices = self._split(self(inputs))
         outputs = self.outputs
         real, marks, *chosen = torch.split(targets, [outputs.real, outputs.flags, *outputs.choices], 2)
-        each = 0.5 * ((real - mean).square() * (-logs).exp() + logs)
-        nats: Tensor = (each * (0.5 * logs.detach()).exp() if weighted else each).sum(2)
-        nats = nats + functional.binary_cross_entropy_with_logits(flags, marks, reduction="none").sum(2)
-        for logits, wanted in zip(choices, chosen, strict=True):
-            nats = nats - (wanted * functional.log_softmax(logits, 2)).sum(2)
-        return nats.mean(1)
+        nats = [
+            -(one_hot * functional.log_softmax(logits, 2)).sum(2)
+            for logits, one_hot in zip(choices, chosen, strict=True)
+        ]
+        if outputs.real:
+            each = 0.5 * ((real - mean).square() * (-logs).exp() + logs)
+            nats.append((each * (0.5 * logs.detach()).exp() if weighted else each).sum(2))
+        if outputs.flags:
+            nats.append(functional.binary_cross_entropy_with_logits(flags, marks, reduction="none").sum(2))
+        return torch.stack(nats).sum(0).mean(1)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights for a file. `restored` is the inverse."""
@@ -259,12 +265,13 @@ def fit(
     if fresh:
         _start_at_rates(networks, targets[learned])
     source = compute.generator(device, _STREAM, seed)
-    adam, best, waited = _Adam(networks.to(device), steps), _Best(), 0
+    descent = Descent(networks.to(device).weights, steps, LEARNING_RATE, betas=_BETAS, max_grad_norm=_MOST_GRADIENT)
+    networks.weights, best, waited = descent.weights, _Best(), 0
     with compute.one_thread():
         for step in range(1, steps + 1):
             picked = learned[torch.randint(len(learned), (members * BATCH,), generator=source, device=device)]
             batch = [table.index_select(0, picked).view(members, BATCH, -1) for table in (inputs, targets)]
-            adam.step(networks.loss(*batch, weighted=True).sum())
+            descent.step(networks.loss(*batch, weighted=True).sum())
             if step % _EVERY and step < steps:
                 continue
             waited = 0 if best.improve(networks, inputs[measured], targets[measured]) else waited + 1
@@ -319,29 +326,3 @@ def _start_at_rates(networks: Networks, targets: Tensor) -> None:
 def _nats(most: Tensor, chance: Tensor) -> Tensor:
     """Return the log of the ratio between the highest probability and that of the value."""
     return (most.clamp_min(_LEAST_CHANCE) / chance.clamp_min(_LEAST_CHANCE)).log()
-
-
-class _Adam:
-    """Adam (Kingma and Ba 2015) with a cosine schedule of the learning rate. torch.optim is not used, because its first
-    use imports PyTorch's compiler, which takes seconds."""
-
-    def __init__(self, networks: Networks, steps: int) -> None:
-        self.networks, self.steps, self.taken = networks, steps, 0
-        self.weights = [weight.requires_grad_(True) for weight in networks.weights]
-        self.state: Any = [(torch.zeros_like(weight), torch.zeros_like(weight)) for weight in self.weights]
-
-    def step(self, loss: Tensor) -> None:
-        gradients = torch.autograd.grad(loss, self.weights)
-        self.taken += 1
-        rate = LEARNING_RATE * (1 + math.cos(math.pi * (self.taken - 1) / self.steps)) / 2
-        unbiased, unbiased_square = (1 - beta**self.taken for beta in _BETAS)
-        with torch.no_grad():
-            # Gradients are clipped for each member, so that an outlier batch of one member does not affect the others.
-            norm = torch.stack([each.flatten(1).norm(dim=1) for each in gradients]).norm(dim=0)
-            cut = (_MOST_GRADIENT / norm.clamp_min(_MOST_GRADIENT))[:, None, None]
-            for weight, gradient, (mean, square) in zip(self.weights, gradients, self.state, strict=True):
-                clipped = gradient * cut
-                mean.lerp_(clipped, 1 - _BETAS[0])
-                square.mul_(_BETAS[1]).addcmul_(clipped, clipped, value=1 - _BETAS[1])
-                spread = (square.sqrt() / unbiased_square**0.5).add_(1e-8)
-                weight.addcdiv_(mean, spread, value=-rate / unbiased)

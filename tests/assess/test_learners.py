@@ -43,20 +43,6 @@ class TestFit:
         assert torch.equal(state, torch.random.get_rng_state())
         torch.set_num_threads(1)
 
-    def test_the_descent_is_adams_along_a_cosine(self) -> None:
-        target, weight = torch.tensor([3.0, -1e-3]), torch.zeros(2)
-        descent = learners._Descent([weight], steps=8)
-        expected, mean, square = np.zeros(2), np.zeros(2), np.zeros(2)
-        for step in range(8):
-            descent.step(((weight - target) ** 2).sum())
-            gradient = 2 * (expected - target.numpy())
-            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
-            rate = learners.LEARNING_RATE * (1 + np.cos(np.pi * step / 8)) / 2
-            unbiased = mean / (1 - 0.9 ** (step + 1)), square / (1 - 0.999 ** (step + 1))
-            expected = expected - rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
-            np.testing.assert_allclose(weight.detach(), expected, rtol=1e-5)
-        assert descent.rate == pytest.approx(0, abs=1e-12)
-
     def test_classes(self) -> None:
         inputs = normal(2_000, 2, 0)
         targets = np.eye(3, dtype=np.float32)[np.digitize(inputs[:, 0], [-0.5, 0.5])]
