@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from synther.assess import columns, discrete, payouts, spread, usefulness
+from synther.assess import cells, columns, discrete, payouts, spread, usefulness
 from synther.assess.assessment import Assessment, Better, Cloud, Column, Correlations
 from synther.assess.bounds import Bounds, action_scale, rescaled_actions, share_outside
 from synther.assess.classifier import tell_apart
@@ -396,6 +396,14 @@ class Comparison:
             return {}
         parts = spread.Parts(split.reference[:rows], split.synthetic[:rows], split.held_out)
         return spread.figures(features, lesson, parts, spread.FitOptions(self.seed, self.device, self.pool))
+
+    @cached_property
+    def cells(self) -> Figures:
+        """How far outcomes scatter in each combination of discrete values. Empty if `frequency_error` exists."""
+        if "frequency_error" in self.states:
+            return {}
+        split = self.split
+        return cells.figures(split.reference[:FIT_ROWS], split.synthetic[:FIT_ROWS], split.held_out)
 
 
 def _median(errors: Array) -> float:

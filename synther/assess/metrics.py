@@ -131,6 +131,12 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         "random column. 1 is right. Below 1, the environment looks less random than it is.",
         lambda rows: rows.spread.get("outcome_spread"),
     ),
+    "cell_spread": Metric(
+        "Spread of outcomes in cells", _SPREAD, "nearer", 0, None,
+        "How far outcomes are from their mean in real rows with the same discrete values of s and a, in stds of these "
+        "rows, in the worst column. Only if some columns of s and a are discrete.",
+        lambda rows: rows.cells.get("cell_spread"),
+    ),
     "band_50": Metric(
         "50 % prediction interval coverage", _SPREAD, "nearer", 0, 1,
         "Share of outcomes inside the interval that contains the middle 50 % of real outcomes given (s, a). A larger "

@@ -39,6 +39,9 @@ class Limits:
     only if networks judge and outcomes are random."""
     spread: tuple[float, float] = (1.15, NEVER)
     """Largest factor between `outcome_spread` and 1, in either direction."""
+    cells: tuple[float, float] = (1.3, NEVER)
+    """Largest factor between `cell_spread` and that of real rows, in either direction. It is wide because a cell knows
+    nothing about numbers: the figures of two sets of real rows can differ by a tenth."""
     band_50: tuple[float, float] = (0.05, NEVER)
     """Largest difference between `band_50` and that of real rows, in either direction."""
     band_90: tuple[float, float] = (0.03, NEVER)
@@ -208,6 +211,16 @@ def _spread(measure: Measure, limits: Limits) -> Reason:
     return Reason(measure.name, says, f"{text}.")
 
 
+def _cells(measure: Measure, limits: Limits) -> Reason:
+    value, real = _both(measure)
+    off = abs(math.log(max(value, 1e-6) / max(real, 1e-6))) - measure.chance
+    text = (
+        f"Where state and action have the same discrete values, {measure.detail} is {value:.2f} standard deviations "
+        f"from its mean in real rows (held-out real rows: {real:.2f})."
+    )
+    return Reason(measure.name, _level(off, _logs(limits.cells)), text)
+
+
 def _band(measure: Measure, limits: Limits) -> Reason:
     value, real = _both(measure)
     text = (
@@ -341,6 +354,7 @@ _VOTES: dict[str, Callable[[Measure, Limits], Reason]] = {
     "payout_place": _payout_place,
     "payout_size": _payout_size,
     "outcome_spread": _spread,
+    "cell_spread": _cells,
     "band_50": _band,
     "band_90": _band,
     "outcome_information": _information,
