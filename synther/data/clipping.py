@@ -109,7 +109,7 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
     if not candidates:
         return layout
     most = min(_MOST_ROWS, max(_MOST_NUMBERS // max(len(layout.given_columns), 1), 1))
-    some = rows[:: -(-len(rows) // most)]
+    some = rows.shuffled(most)
     given = layout.without_gaps(layout.pack(some)[:, layout.given_columns])
     units = Units.of(given)
     if units is None:

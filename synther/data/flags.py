@@ -135,7 +135,7 @@ def _decoded(layout: Layout, field: str, column: int, matrix: Array) -> NDArray[
 
 def with_flags(layout: Layout, rows: Transitions) -> Layout:
     """Return the layout in which decision trees compute the flags that depend on thresholds of other columns."""
-    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    some = rows.shuffled(_MOST_ROWS)
     here, there = (side.reshape(len(some), -1).astype(np.float64) for side in (some.observation, some.next_observation))
     action = some.action.reshape(len(some), -1).astype(np.float64)
     before, after = by_column(layout.observation), by_column(layout.next_observation)

@@ -165,7 +165,7 @@ def written_sum(parts: Sequence[tuple[float, str]], level: float) -> str:
 
 def with_identities(layout: Layout, rows: Transitions) -> Layout:
     """Return the layout in which columns that can be computed from others are `Derived`."""
-    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    some = rows.shuffled(_MOST_ROWS)
     arrays = {field: values.reshape(len(some), -1).astype(np.float64) for field, values in _sides(some).items()}
     width = arrays[_HERE].shape[1]
     pairs = all(isinstance(kind, Constant) for kind in layout.next_observation)

@@ -361,7 +361,7 @@ class _Lines:
         """Return the step with a regression of the residual before rounding, and the bits that remain open.
 
         `own` (N,) are the outcomes, `left` (N,) their residuals, and `codes` the one-hot columns of each category. The
-        step is None if the residual is no rounded noise.
+        step is None if the residual is no rounded noise, or depends on no column.
         """
         own, left = own[self.some], left[self.some]
         codes = [[(values[self.some], place, unit) for values, place, unit in group] for group in codes]
@@ -384,7 +384,7 @@ class _Lines:
         slopes = tuple(
             (column, slope) for column, slope in zip(self.columns, line.slopes.tolist(), strict=True) if slope
         )
-        return replace(found, slopes=slopes, ranks=tuple(line.ranks.tolist())), line.bits
+        return replace(found, slopes=slopes, ranks=tuple(line.ranks.tolist())) if slopes else None, line.bits
 
 
 def _with_heaps(step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[_Code]]) -> Step:

@@ -83,8 +83,8 @@ def _nonzero(unit: Matrix) -> Matrix:
 
 
 class RowSample:
-    """A uniform random sample of at most `limit` rows from a stream of unknown length. It does not depend on how the
-    stream is divided into blocks."""
+    """A uniform random sample of at most `limit` rows from a stream of unknown length, in random order. It does not
+    depend on how the stream is divided into blocks."""
 
     def __init__(self, seed: int, limit: int = 1 << 18) -> None:
         self._random = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ class RowSample:
     def rows(self) -> Matrix:
         """The rows of the sample. (n, D)"""
         self._drop()
-        return self._rows[0]
+        return self._rows[0][np.argsort(self._keys[0])]
 
 
 def column_figures(rows: Transitions) -> Iterator[dict[str, Any]]:

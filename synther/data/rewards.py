@@ -258,7 +258,7 @@ def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
     (kind,) = layout.reward
     if isinstance(kind, (Continuous, Spiked)):
         return layout
-    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    some = rows.shuffled(_MOST_ROWS)
     formula = _found(layout, some, some.reward.astype(np.float64), lines=True)
     if formula is None:
         return layout
@@ -283,7 +283,7 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
         return layout
     if layout.at_end is not None:
         rows = rows[~rows.terminal]
-    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    some = rows.shuffled(_MOST_ROWS)
     reward = _paid(layout, some)
     formula = _found(layout, some, reward)
     if formula is None:

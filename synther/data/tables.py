@@ -51,7 +51,7 @@ _FOLLOWING = ("next_observation", "reward", "terminal")  # fields of outcomes; e
 def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Layout:
     """Return the same layout, with those discrete outcomes drawn from tables that depend only on discrete columns, as
     measured in `rows`. With `decided`, terminals are ignored, because a tree decides about them."""
-    some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
+    some = rows.shuffled(_SAMPLED)
     sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
     numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
     discrete, outcomes, names = {}, [], [np.empty((len(some), 0))]
@@ -91,7 +91,7 @@ def count_columns(layout: Layout, rows: Transitions) -> list[int]:
     `layout` has its tables already: outcomes that are drawn from tables stay categories. Only for discrete actions;
     rounding.py does the same for continuous ones.
     """
-    some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
+    some = rows.shuffled(_SAMPLED)
     actions, action = np.unique(some.action.reshape(len(some), -1), axis=0, return_inverse=True)
     if len(actions) > MOST_VALUES or len(some) < _FEWEST_ROWS:
         return []

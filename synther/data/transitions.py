@@ -51,6 +51,7 @@ EXTRA = "extra/"
 ENDS = ("done", "dones")
 """Names that usually mark every end of an episode, including timeouts."""
 
+_SHUFFLING = 19  # seed of random orders
 _COLUMN = re.compile(r"(?P<name>.+)\[(?P<place>\d+)\]|(?P<known>.+)[_.](?P<number>\d+)")
 _CHECK_ROWS = 1 << 20  # rows that are checked at a time
 
@@ -331,6 +332,13 @@ class Transitions:
         count = max(1, round(fraction * len(self)))
         rows = np.random.default_rng(whole_seed(seed)).choice(len(self), size=count, replace=False)
         return self[np.sort(rows)]
+
+    def shuffled(self, most: int) -> Transitions:
+        """Return at most `most` rows in random order. The same rows always give the same result.
+
+        Every k-th row would not do: columns such as an hour of the day repeat with the number of the row.
+        """
+        return self[np.random.default_rng(_SHUFFLING).permutation(len(self))[:most]]
 
     def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:
         """Return the same rows with other spaces, which are tuples of the parts in `synther.data.spaces`. The rows are

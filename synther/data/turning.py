@@ -82,7 +82,7 @@ def with_turns(layout: Layout, rows: Transitions) -> Layout:
     pairs = [sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and plain >= {*sphere.columns}]
     if not pairs:
         return layout
-    some = rows[:: -(-len(rows) // _MOST_ROWS)]
+    some = rows.shuffled(_MOST_ROWS)
     given = layout.pack(some)[:, layout.given_columns]
     found = [_turn(pair, given, some) for pair in pairs]
     turns = tuple(turn for turn in found if turn is not None)
