@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from synther.assess import cells, columns, discrete, payouts, spread, usefulness
+from synther.assess import cells, columns, discrete, held, payouts, spread, usefulness
 from synther.assess.assessment import Assessment, Better, Cloud, Column, Correlations
 from synther.assess.bounds import Bounds, action_scale, rescaled_actions, share_outside
 from synther.assess.classifier import tell_apart
@@ -259,6 +259,11 @@ class Comparison:
     def states(self) -> Figures:
         """Measures for environments with few distinct states."""
         return discrete.figures(self.split.reference, self.split.synthetic, self.split.held_out)
+
+    @cached_property
+    def held(self) -> Figures:
+        """How often columns stay as they are."""
+        return held.figures(self.split.reference, self.split.synthetic, self.split.held_out)
 
     @cached_property
     def neighbours(self) -> Neighbours:

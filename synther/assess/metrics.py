@@ -204,6 +204,12 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         "can mean that the actions were rescaled.",
         lambda rows: rows.bounds.get("action_scale"),
     ),
+    "held_rate": Metric(
+        "Share of steps without a change", _TRUE, "nearer", 0, 1,
+        "Share of rows in which a column of the observation stays as it is, such as a budget in steps that buy "
+        "nothing. That of the worst column. Only if a column stays in some real rows and changes in others.",
+        lambda rows: rows.held.get("held_rate"),
+    ),
     "known_observations": Metric(
         "Known observations", _FINITE, "higher", 0, 1,
         "Share of observations and next observations that also occur in real rows. Only if real observations repeat.",

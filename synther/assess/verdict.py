@@ -42,6 +42,8 @@ class Limits:
     cells: tuple[float, float] = (1.3, NEVER)
     """Largest factor between `cell_spread` and that of real rows, in either direction. It is wide because a cell knows
     nothing about numbers: the figures of two sets of real rows can differ by a tenth."""
+    held: tuple[float, float] = (0.05, NEVER)
+    """Largest difference between `held_rate` and that of real rows, in either direction."""
     band_50: tuple[float, float] = (0.05, NEVER)
     """Largest difference between `band_50` and that of real rows, in either direction."""
     band_90: tuple[float, float] = (0.03, NEVER)
@@ -221,6 +223,12 @@ def _cells(measure: Measure, limits: Limits) -> Reason:
     return Reason(measure.name, _level(off, _logs(limits.cells)), text)
 
 
+def _held(measure: Measure, limits: Limits) -> Reason:
+    value, real = _both(measure)
+    text = f"{measure.detail} stays as it is in {value:.1%} of the synthetic rows (held-out real rows: {real:.1%})."
+    return Reason(measure.name, _level(abs(value - real) - measure.chance, limits.held), text)
+
+
 def _band(measure: Measure, limits: Limits) -> Reason:
     value, real = _both(measure)
     text = (
@@ -355,6 +363,7 @@ _VOTES: dict[str, Callable[[Measure, Limits], Reason]] = {
     "payout_size": _payout_size,
     "outcome_spread": _spread,
     "cell_spread": _cells,
+    "held_rate": _held,
     "band_50": _band,
     "band_90": _band,
     "outcome_information": _information,

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from synther.data.flags import Flags
 from synther.data.following import classes_of
+from synther.data.holding import put_held
 from synther.data.kind import Array, Kind, Matrix
 from synther.data.numbers import Continuous, Numbers, Real
 from synther.data.quantiles import row_index
@@ -154,6 +155,7 @@ class Decoder:
             part.decode(raw, fields)
         self._projection.put(fields["observation"])
         put_turned(self.layout.turns, fields)
+        put_held(self.layout.held, fields)
         self._next_projection.put(fields["next_observation"])
         for identity in self.layout.identities:
             identity.put(fields)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from synther.data import following
 from synther.data.clipping import drawing
+from synther.data.holding import put_changes
 from synther.data.kinds import Array, Constant, Matrix, Wrapped
 from synther.data.rewards import as_fields
 from synther.data.transitions import PAIR, ROW_FIELDS
@@ -63,6 +64,8 @@ class Encoder:
                 matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
         if layout.turns and sources.keys() >= {*PAIR, "action"}:
             put_angles(layout, matrix, sources)
+        if layout.held and sources.keys() >= {*PAIR}:
+            put_changes(layout, matrix, sources)
         if layout.clips and sources.keys() >= {*PAIR, "action"}:
             self._unclip(matrix)
         for column in layout.columns_of("reward"):  # no column if a formula gives the exact reward

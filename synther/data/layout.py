@@ -26,6 +26,7 @@ from synther.data.encoding import Encoder
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, classes_of
+from synther.data.holding import Held
 from synther.data.identities import Identity
 from synther.data.inference import Integers
 from synther.data.kind import by_column
@@ -127,6 +128,8 @@ class Layout:
     observations."""
     turns: tuple[Turn, ...] = ()
     """Pairs of observation columns that a step rotates. The matrix holds the angle instead of the next values."""
+    held: tuple[Held, ...] = ()
+    """Columns that often stay as they are. The matrix holds the change instead of the next value."""
     terminal_reward: float = 0.0
     """Extra reward of a terminal row, compared with a non-terminal row with the same other values. The matrix holds
     rewards without it, because a bonus of 100 in a few rows would hide the differences between all other rewards."""

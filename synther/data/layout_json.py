@@ -11,6 +11,7 @@ from synther.data.clipping import Clip
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, class_count
+from synther.data.holding import Held
 from synther.data.identities import FIELDS, Identity
 from synther.data.kinds import Continuous, Derived, Drawn, Kind
 from synther.data.layout import Extra, Layout
@@ -25,7 +26,7 @@ _TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16,
 _TYPES += ("float16", "float32", "float64")
 """Types that columns of rows may have."""
 
-_PART_LISTS = ("following", "spheres", "turns", "clips", "decided", "identities")
+_PART_LISTS = ("following", "spheres", "turns", "held", "clips", "decided", "identities")
 """Fields of `Layout` that hold tuples of objects with their own `to_json`."""
 
 
@@ -70,6 +71,7 @@ def from_json(entry: Mapping[str, Any]) -> Layout:
         following=_tables(stored.get("following", ()), [kind for own in fields.values() for kind in own]),
         spheres=tuple(Sphere.from_json(one, width) for one in stored.get("spheres", ())),
         turns=tuple(Turn.from_json(one, fields) for one in stored.get("turns", ())),
+        held=tuple(Held.from_json(one, fields) for one in stored.get("held", ())),
         clips=tuple(Clip.from_json(one, fields) for one in stored.get("clips", ())),
         decided=tuple(Flag.from_json(one, fields) for one in stored.get("decided", ())),
         identities=tuple(Identity.from_json(one, fields) for one in stored.get("identities", ())),
@@ -114,6 +116,7 @@ class _Entry(TypedDict):
     following: NotRequired[list[Any]]
     spheres: NotRequired[list[Any]]
     turns: NotRequired[list[Any]]
+    held: NotRequired[list[Any]]
     terminal_reward: NotRequired[float]
     at_end: NotRequired[Any]
     clips: NotRequired[list[Any]]

@@ -145,6 +145,8 @@ class Spiked(Real):
     """
     usual: float = 0.0
     """The number that the matrix holds in rows with a spike beyond the range."""
+    by_flag: bool = False
+    """Whether the flag alone decides which rows have a spike inside the range, not also how near the number is."""
 
     def __post_init__(self) -> None:
         if not self.cuts:
@@ -275,6 +277,7 @@ class _Spikes:
         self._low_end = column([kind.low if kind.low in kind.spikes else -math.inf for kind in kinds])
         self._high_end = column([kind.high if kind.high in kind.spikes else math.inf for kind in kinds])
         self._usual = column([kind.usual for kind in kinds])
+        self._by_flag = column([float(kind.by_flag) for kind in kinds]) > 0
         pairs = list(zip(kinds, starts, strict=True))
         self._inner = [
             row_index([start + min(number + 1, len(kind.inner)) for kind, start in pairs], device)
@@ -337,7 +340,7 @@ class _Spikes:
             # A threshold other than 0.5 changes which rows get the spike: the rows nearest to it come first.
             far = self._average_tied((value - at).abs() / (4 * self._gap))
             by_distance = torch.where(flag > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
-            yield torch.where((at < self._low) | (at > self._high), flag, by_distance)
+            yield torch.where((at < self._low) | (at > self._high) | self._by_flag, flag, by_distance)
         yield self._average_tied((value - self._high) / self._gap)
 
     def _average_tied(self, figures: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from synther.data.codes import Coding
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import with_flags
 from synther.data.grouping import Grouping
+from synther.data.holding import with_held
 from synther.data.identities import with_identities
 from synther.data.inference import Integers
 from synther.data.kind import Kind, first_columns
@@ -95,7 +96,7 @@ def prepare(
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
-        for with_more in (with_turns, with_clips, with_flags, with_formula):
+        for with_more in (with_turns, with_held, with_clips, with_flags, with_formula):
             layout = with_more(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns

@@ -26,7 +26,8 @@ from torch import Tensor
 from synther import compute
 from synther.data.categories import Drawn
 from synther.data.inference import MOST_CATEGORIES
-from synther.data.kinds import Binary, Categorical, Codebook, Integer, Kind
+from synther.data.kind import first_columns
+from synther.data.kinds import Binary, Categorical, Codebook, Integer, Kind, Spiked
 from synther.data.layout import Layout
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.progress import Silent
@@ -73,6 +74,7 @@ class Group:
         and of reward and terminal. Fields in `skipped`, and groups without inputs, are left out."""
         groups = []
         decided = {(field, flag.column) for flag in layout.decided for field in flag.sides}
+        ties = set[int | None]()
         for fields, given in _DEPENDING:
             inputs, flags, choices = list[int](), list[int](), list[tuple[int, ...]]()
             for place in layout.places:
@@ -80,6 +82,9 @@ class Group:
                 is_own, is_number = place.field in fields, place.kind.scaled
                 if place.field in given and (is_number or not is_own):
                     inputs += columns
+                if is_own and isinstance(place.kind, Spiked) and place.kind.tied not in ties:
+                    flags += columns[1:]  # whether the column stays; tied columns stay together
+                    ties.add(place.kind.tied)
                 if not is_own or is_number or place.field in skipped or (place.field, place.source.start) in decided:
                     continue
                 if isinstance(place.kind, Binary):
@@ -278,7 +283,8 @@ def _sample(rows: Transitions, seed: int) -> Transitions:
 
 def _plain(layout: Layout) -> Layout:
     """Return a layout with a simpler matrix for the same rows: each column is a number, a flag, or part of a one-hot
-    code. Whole numbers of few values, and outcomes that are drawn from tables, are one-hot too."""
+    code. Whole numbers of few values, and outcomes that are drawn from tables, are one-hot too. Columns that often stay
+    as they are keep their flag."""
 
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Integer) and kind.high - kind.low < MOST_CATEGORIES:
@@ -287,4 +293,7 @@ def _plain(layout: Layout) -> Layout:
 
     simple = replace(plain_layout(layout), turns=(), clips=(), following=(), at_end=None, terminal_reward=0.0)
     kinds: Any = {field: tuple(map(plain, getattr(simple, field))) for field in ROW_FIELDS}
-    return replace(simple, **kinds)
+    held = {one.column for one in layout.held}
+    pairs = zip(first_columns(layout.next_observation), layout.next_observation, kinds["next_observation"], strict=True)
+    kinds["next_observation"] = tuple(full if column in held else simpler for column, full, simpler in pairs)
+    return replace(simple, **kinds, held=layout.held)

@@ -467,7 +467,7 @@ def plain_layout(layout: Layout) -> Layout:
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
     if layout.formula is not None:
         kinds["reward"] = (Continuous(),)
-    return replace(layout, **kinds, extra=(), formula=None)
+    return replace(layout, **kinds, extra=(), held=(), formula=None)
 
 
 def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Array]:

@@ -1,0 +1,110 @@
+"""Model next observations that often stay exactly as they are, such as a budget in steps that buy nothing.
+
+A network that generates next values scatters them around the old ones: a budget would change a little in every row, and
+sometimes grow. So the matrix holds the change of such a column, with a spike at 0 (see `Spiked`): a flag that tells
+whether the value stays. Generated rows add the change to the observation, so that no change means the same value.
+
+NOTE[paper]: the reference generates next values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther.data.inference import FEWEST_IN_A_SPIKE, SPIKE_GAP
+from synther.data.kind import Array, Kind, Matrix, by_column
+from synther.data.numbers import Bounded, Continuous, Spiked
+from synther.data.transitions import PAIR, Transitions
+from synther.errors import FormatError
+from synther.schema import checked, finite
+
+if TYPE_CHECKING:
+    from synther.data.layout import Layout
+
+_FEWEST = 0.02  # smallest share of rows in which a column stays, and in which it changes
+_STANDS_OUT = 5  # times as many rows with no change as with any other change: more than a lattice or rounding explains
+
+
+@dataclass(frozen=True)
+class Held:
+    """A column of the next observation that is stored as its change."""
+
+    column: int
+    low: float
+    """Lowest value of the column itself, before or after a step."""
+    high: float
+    """Highest value of the column itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Held:
+        """Read it from JSON. `kinds` are the kinds of each field's columns."""
+        found: Held = checked(entry, cls, "layout.held")
+        finite((found.low, found.high), "layout.held")
+        kind = by_column(kinds["next_observation"]).get(found.column)
+        if not isinstance(kind, Spiked) or kind.spikes != (0.0,):
+            raise FormatError(f"layout.held: expected changes with a spike at 0 in column {found.column}, got {kind}")
+        return found
+
+
+def with_held(layout: Layout, rows: Transitions) -> Layout:
+    """Return the layout in which the change of a column replaces its next value, if it is often 0."""
+    before, after = by_column(layout.observation), by_column(layout.next_observation)
+    elsewhere = {column for sphere in layout.spheres for column in sphere.columns}  # turns are among them
+    held, patterns = list[Held](), dict[bytes, int]()
+    ties = [kind.tied for kind in after.values() if isinstance(kind, Spiked) and kind.tied is not None]
+    first = max(ties, default=-1) + 1
+    for column, kind in after.items():
+        plain = all(isinstance(each, (Continuous, Bounded)) for each in (kind, before[column]))
+        if not plain or column in elsewhere or rows.next_observation.dtype.kind != "f":
+            continue
+        here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
+        change = there - here
+        stays = change == 0
+        if not _is_held(change, stays):
+            continue
+        moves = change[~stays]
+        number = patterns.setdefault(np.packbits(stays).tobytes(), first + len(patterns))
+        spiked = Spiked(
+            float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=number,
+            usual=float(moves.mean()), by_flag=True,
+        )  # fmt: skip
+        after[column] = spiked
+        held.append(Held(column, float(min(here.min(), there.min())), float(max(here.max(), there.max()))))
+    return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
+
+
+def _is_held(change: Matrix, stays: NDArray[np.bool_]) -> bool:
+    """Return whether a column with these changes (N,) stays the same far more often than chance explains."""
+    count = np.count_nonzero(stays)
+    if min(count, len(stays) - count) < max(FEWEST_IN_A_SPIKE, _FEWEST * len(stays)):
+        return False
+    _, others = np.unique(change[~stays], return_counts=True)
+    return bool(count > _STANDS_OUT * others.max())
+
+
+def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:
+    """Write the encoded change of each held column into `matrix` (N, D). `sources` are the fields of the rows."""
+    kinds: Any = by_column(layout.next_observation)
+    for one in layout.held:
+        before, after = (sources[field][:, one.column].astype(np.float64) for field in PAIR)
+        kind, start = kinds[one.column], layout.next_columns[one.column]
+        matrix[:, start : start + kind.matrix_width] = kind.encode((after - before)[:, None])
+
+
+def put_held(held: Sequence[Held], fields: Mapping[str, Tensor]) -> None:
+    """Replace the change of each held column of the next observation by the value after the step, in place."""
+    before, after = fields["observation"], fields["next_observation"]
+    for one in held:
+        here, change = before[:, one.column], after[:, one.column]
+        moved = (here.double() + change.double()).clamp(one.low, one.high).to(after.dtype)
+        after[:, one.column] = torch.where(change == 0, here, moved)

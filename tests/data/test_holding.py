@@ -1,0 +1,118 @@
+"""Columns that often stay exactly as they are do so in generated rows too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer
+from synther.data import layout_json
+from synther.data.numbers import Bounded, Spiked
+from synther.data.preparing import Prepared, prepare
+from synther.data.transitions import Transitions
+from synther.errors import FormatError
+
+from ..support.layouts import decoded, through_json
+
+ROWS = 6_000
+
+
+def chance(bid: np.ndarray) -> np.ndarray:
+    """That a bid wins."""
+    return 1 / (1 + np.exp(-4 * bid))
+
+
+def rows(seed: int = 0, count: int = ROWS, dtype: str = "float32") -> Transitions:
+    """A budget that a won auction lowers, an object that is moved in the plane if it was won, and a temperature."""
+    draw = np.random.default_rng(seed)
+    budget, bid, price = draw.uniform(20, 90, count), draw.normal(size=count), draw.gamma(3, 0.5, count)
+    place, warm = draw.normal(size=(count, 2)), draw.normal(size=count)
+    won = draw.random(count) < chance(bid)
+    here = np.c_[budget, place, warm].astype(dtype)
+    there = here.copy()
+    there[won, 0] -= price[won].astype(dtype)
+    there[won, 1:3] += 0.3 * draw.normal(size=(int(won.sum()), 2)).astype(dtype)
+    there[:, 3] = 0.9 * warm + 0.1 * draw.normal(size=count)
+    return Transitions(here, bid[:, None].astype(np.float32), draw.normal(size=count), there)
+
+
+def stays(made: Transitions) -> np.ndarray:
+    return made.next_observation == made.observation
+
+
+def prepared(real: Transitions, residuals: str = "linear", scaling: str = "standard") -> Prepared:
+    return prepare(real, scaling, "onehot", True, residuals=residuals)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scaling", ["standard", "quantile"])
+def test_what_stays_comes_back_exactly_and_what_changes_nearly(dtype, scaling):
+    real = rows(dtype=dtype)
+    found = prepared(real, "bent", scaling)
+    assert [one.column for one in found.layout.held] == [0, 1, 2]
+    assert through_json(found.layout) == found.layout
+    back = decoded(found, found.matrix)
+    np.testing.assert_array_equal(stays(back), stays(real))
+    np.testing.assert_allclose(back.next_observation, real.next_observation, atol=2e-5)
+
+
+def test_in_whatever_row_a_budget_stays_or_falls_and_both_coordinates_stay_together():
+    found = prepared(rows())
+    noise = np.random.default_rng(1).normal(size=found.matrix.shape)
+    made = decoded(found, (found.matrix + 0.7 * noise).astype(np.float32))
+    same = stays(made)
+    assert 0.2 < same[:, 0].mean() < 0.8
+    assert (made.next_observation[:, 0] <= made.observation[:, 0]).all()
+    np.testing.assert_array_equal(same[:, 1], same[:, 2])
+    assert not same[:, 3].any()
+
+
+def test_paper_and_columns_of_another_kind_hold_nothing():
+    real = rows()
+    assert prepared(real, "none").layout.held == ()
+    draw = np.random.default_rng(2)
+    here = np.c_[draw.normal(size=ROWS), draw.integers(0, 900, ROWS), draw.normal(size=ROWS), 1e7 + draw.random(ROWS)]
+    there = here.copy()  # a copy
+    there[:, 1] += draw.integers(-2, 3, ROWS)  # a number on a lattice
+    there[:, 2] += 0.1 * draw.normal(size=ROWS)
+    there[:5, 2] = here[:5, 2]  # too rarely the same
+    there[:, 3] += 0.5 * draw.normal(size=ROWS)  # often the same, because float32 has steps of 1 there
+    few = Transitions(here.astype(np.float32), real.action, real.reward, there.astype(np.float32))
+    assert stays(few)[:, 3].mean() > 0.3
+    assert prepared(few).layout.held == ()
+
+
+def test_a_damaged_file_is_refused():
+    entry = layout_json.to_json(prepared(rows()).layout)
+    with pytest.raises(FormatError, match="held"):
+        layout_json.from_json(entry | {"held": [{"column": 3, "low": 0.0, "high": 1.0}]})
+    with pytest.raises(FormatError, match="held"):
+        layout_json.from_json(entry | {"held": [{"column": 0, "low": float("nan"), "high": 1.0}]})
+
+
+def test_a_short_fit_knows_when_a_column_stays():
+    small = {"network": {"width": 32, "depth": 2}, "fit": {"steps": 400}, "sampler": {"steps": 8}}
+    model = Synthesizer("laptop", device="cpu", **small).fit(rows(), progress=False)
+    made = model.sample(20_000, seed=1, progress=False)
+    changes = ~stays(made)[:, 0]
+    np.testing.assert_array_equal(changes, ~stays(made)[:, 1])
+    wanted = chance(made.action[:, 0])
+    for low, high in ((0.02, 0.2), (0.2, 0.8), (0.8, 0.98)):
+        part = (wanted >= low) & (wanted < high)
+        assert changes[part].mean() == pytest.approx(wanted[part].mean(), rel=0.3)
+    given = rows(seed=5, count=500)
+    told = model.sample(given={"observation": given.observation, "action": given.action}, seed=2, progress=False)
+    np.testing.assert_array_equal(told.observation, given.observation)
+    assert stays(told)[:, 0].mean() == pytest.approx(1 - chance(given.action[:, 0]).mean(), abs=0.1)
+
+
+def test_kinds_are_changes_with_a_flag():
+    layout = prepared(rows()).layout
+    budget, place, other, warm = layout.next_observation
+    assert isinstance(budget, Spiked) and budget.high < 0 and budget.spikes == (0.0,)  # noqa: PT018
+    assert isinstance(place, Spiked) and place.low < 0 < place.high  # noqa: PT018
+    assert place.tied == other.tied == budget.tied
+    assert not isinstance(warm, (Spiked, Bounded))
+    assert replace(layout, held=()) != layout
