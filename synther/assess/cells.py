@@ -55,7 +55,8 @@ def figures(reference: Transitions, synthetic: Transitions, held_out: Transition
     if not numbers:
         return {}
     (value, error), (real, error_real) = map(_root_mean_square, z)
-    chance = 2 * np.hypot(error, error_real)
+    # Reference rows have 1. If held-out rows have not, the difference comes from their episodes.
+    chance = 2 * np.hypot(error, error_real) + np.abs(np.log(real))
     worst = int(np.argmax(np.abs(np.log(value / real)) - chance))
     name = f"next_observation[{numbers[worst]}]" if numbers[worst] < width else "reward"
     return {"cell_spread": Figure(float(value[worst]), float(real[worst]), float(chance[worst]), detail=name)}

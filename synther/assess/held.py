@@ -30,7 +30,7 @@ def figures(reference: Transitions, synthetic: Transitions, held_out: Transition
     for column in range(reference.observation.shape[1]):
         change, values = _changes(reference, column), reference.observation[:, column]
         ends = float(values.min()), float(values.max())
-        if min(_share(reference, column, 0.0, ends), np.mean(change > 0)) < FEWEST:
+        if min(_share(reference, column, 0.0, ends), float(np.mean(change > 0))) < FEWEST:
             continue
         least = _NOTHING * float(np.median(change[change > 0]))
         value, real = (_share(rows, column, least, ends) for rows in (synthetic, held_out))

@@ -53,6 +53,14 @@ def test_costs_of_other_fields_are_noticed():
     assert "next_observation[2]" in next(reason.text for reason in verdict.reasons if reason.measure == "cell_spread")
 
 
+def test_what_differs_between_real_episodes_is_no_reason():
+    """Held-out episodes that scatter less than the reference ones, as in a world of few and long episodes."""
+    figure = figures(rover(10_000, 0), rover(10_000, 1), rover(4_000, 2, 0.5))["cell_spread"]
+    assert figure.value > 1.5 * figure.real
+    (vote,) = votes({"cell_spread": measure("cell_spread", *figure)}, LIMITS)
+    assert vote.says == "use"
+
+
 def test_nothing_is_said_without_discrete_columns_or_with_too_few_rows_in_each_cell():
     real = rover(3_000, 0)
     noise = np.random.default_rng(3).normal(size=(3_000, 3)).astype(np.float32)
