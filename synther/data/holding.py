@@ -28,7 +28,7 @@ from synther.schema import checked, finite
 if TYPE_CHECKING:
     from synther.data.layout import Layout
 
-_FEWEST = 0.02  # smallest share of rows in which a column stays, and in which it changes
+_FEWEST_STAY, _FEWEST_MOVE = 0.1, 0.02  # smallest share of rows in which a column stays, and in which it changes
 _STANDS_OUT = 5  # times as many rows with no change as with any other change: more than a lattice or rounding explains
 
 
@@ -85,8 +85,8 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
 
 def _is_held(change: Matrix, stays: NDArray[np.bool_]) -> bool:
     """Return whether a column with these changes (N,) stays the same far more often than chance explains."""
-    count = np.count_nonzero(stays)
-    if min(count, len(stays) - count) < max(FEWEST_IN_A_SPIKE, _FEWEST * len(stays)):
+    count, rows = np.count_nonzero(stays), len(stays)
+    if count < _FEWEST_STAY * rows or rows - count < max(FEWEST_IN_A_SPIKE, _FEWEST_MOVE * rows):
         return False
     _, others = np.unique(change[~stays], return_counts=True)
     return bool(count > _STANDS_OUT * others.max())

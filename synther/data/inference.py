@@ -217,8 +217,11 @@ def steps(rows: RowSource) -> Steps:
     return Steps(*np.split(kept.rows, np.cumsum(widths)[:-1], axis=1))
 
 
-def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Coding) -> tuple[Kind, ...]:
+def grouped(
+    found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Coding, fields: Sequence[str]
+) -> tuple[Kind, ...]:
     """Return the kinds `found`, with neighbouring columns of 0 and 1 that always sum to 1 merged into one-hot groups.
+    They are those of each of the `fields`.
 
     A group is the shortest run of columns with exactly one 1 in each row. Candidates are found in `values`, a sample,
     and then checked in all rows.
@@ -234,7 +237,7 @@ def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Cod
             groups.append((start, end))
         start = start + 1 if end is None else end
     for chunk in rows.chunks(CHUNK) if groups else ():
-        for name in PAIR:
+        for name in fields:
             columns = getattr(chunk, name).reshape(len(chunk), -1)
             groups = [(start, end) for start, end in groups if (columns[:, start:end].sum(1) == 1).all()]
     better: list[Kind] = list(found)

@@ -167,7 +167,8 @@ class Layout:
         action = inference.action_kinds(seen["action"], declared["action"], coding)
         reward: tuple[Kind, ...] = (inference.observed_kind(seen["reward"], 0),)
         sample = inference.sample(rows)
-        observation = inference.grouped(observation, sample["observation"], rows, coding)
+        observation = inference.grouped(observation, sample["observation"], rows, coding, PAIR)
+        action = inference.grouped(action, sample["action"], rows, coding, ("action",))
         if integers == "categorical":
             observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
             reward = inference.finite(reward, sample["reward"], coding, rows, "reward")

@@ -10,9 +10,10 @@ Categories of the next observation, such as the mode of a switch, are inputs of 
 generates them directly, and the other outcomes are then consistent with the generated categories.
 
 The regression is linear in every given column. Optionally it is piecewise linear, with knots in the few columns where
-this helps. Knots save a small network much of its work. A large network learns the curve itself, and knots disturb it
-(measured on walker2d: twice the dynamics error). From an outcome on a lattice (whole numbers, steps of 0.1) only
-multiples of other columns on a lattice are subtracted (lattices.py).
+this helps, and has products of flags and numbers: a discrete action may decide how a number changes. Both save a small
+network much of its work. A large network learns them itself, and knots disturb it (measured on walker2d: twice the
+dynamics error). From an outcome on a lattice (whole numbers, steps of 0.1) only multiples of other columns on a lattice
+are subtracted (lattices.py).
 
 Read `Regression` (what to fit), then `Residuals` (the fit, and both directions), then `_LinearFit` and `bends`.
 
@@ -59,6 +60,9 @@ KNOTS = 32
 """Number of knots in a bent column."""
 MOST_BENT = 8
 """Maximum number of columns with knots."""
+MOST_PRODUCTS = 32
+"""Maximum number of products of a flag and a number."""
+_MOST_PAIRS = 512  # maximum number of such products that are tried
 WORTH = 0.02
 """Share of an outcome's remaining variance that a bent column has to explain, in rows that it was not fitted on."""
 
@@ -177,8 +181,8 @@ class Residuals:
     knots: tuple[tuple[int, tuple[float, ...]], ...]
     """For each bent column, its index among the given columns, and its knots."""
     weights: tuple[tuple[float, ...], ...]
-    """For each outcome, the weights of: the given columns, their gaps, max(0, x - knot) for each knot, and all
-    outcomes. The weights of the outcome itself and of the outcomes after it are 0."""
+    """For each outcome, the weights of: the given columns, their gaps, max(0, x - knot) for each knot, the products,
+    and all outcomes. The weights of the outcome itself and of the outcomes after it are 0."""
     shift: tuple[float, ...]
     """Mean of the residual of each outcome."""
     scale: tuple[float, ...]
@@ -190,6 +194,9 @@ class Residuals:
     number without the gap. Such a column is two inputs: the number, and the gap."""
     shapes: tuple[Shape, ...] = ()
     """Curves that are subtracted from outcomes before the regression, and added back after it."""
+    products: tuple[tuple[int, int], ...] = ()
+    """Pairs of given columns, by index, whose products are inputs too: a flag or a column of a one-hot code, and a
+    number."""
 
     @classmethod
     def fit(
@@ -251,6 +258,7 @@ class Residuals:
             tuple(steps),
             gaps,
             tuple(shapes),
+            lines.products,
         )
 
     @property
@@ -270,7 +278,7 @@ class Residuals:
 
     @cached_property
     def _direct(self) -> Matrix:
-        """Weights of the given columns, of their gaps and of the knots. (G + H, K)"""
+        """Weights of the given columns, of their gaps, of the knots and of the products. (G + H, K)"""
         return np.array(self.weights).T[: -len(self.outcomes)]
 
     @cached_property
@@ -280,7 +288,8 @@ class Residuals:
 
     def _explained(self, rows: Matrix) -> Matrix:
         """Return the part of the outcomes that the given columns predict. (N, K)"""
-        return product(_bent(_with_gaps(rows[:, list(self.given)], self.ends), self.knots), self._direct)
+        x = _with_gaps(rows[:, list(self.given)], self.ends)
+        return product(_bent(x, self.knots, self.products), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
         """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals, in place."""
@@ -338,6 +347,7 @@ class Restorer:
         self._low, self._high = tensor(low)[:, None], tensor(high)[:, None]
         bent = [place for place, knots in residuals.knots for _ in knots]
         self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
+        self._factors = torch.tensor(residuals.products, dtype=torch.int64, device=device).reshape(-1, 2).t()
 
     def __call__(self, columns: Tensor) -> None:
         """Replace the residuals in `columns` (D, N) by outcomes, in place."""
@@ -349,9 +359,13 @@ class Restorer:
                 moved = inputs.index_select(0, self._gapped)
                 numbers = moved.clamp(self._low, self._high)
                 inputs = torch.cat([inputs.index_copy(0, self._gapped, numbers), moved - numbers])
+            features = [inputs]
             if len(self._bent):
-                hinges = inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0)
-                inputs = torch.cat([inputs, hinges])
+                features.append(inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0))
+            if self._factors.numel():
+                first, second = (inputs.index_select(0, each) for each in self._factors)
+                features.append(first.mul_(second))
+            inputs = torch.cat(features) if len(features) > 1 else inputs
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
         for shape in self._shapes:
@@ -388,13 +402,16 @@ class _LinearFit:
         self, x: Matrix, y: Matrix, learned: NDArray[np.bool_], first: Sequence[int], *, bent: bool = False
     ) -> None:
         known, target = x[learned], y[learned]
-        slopes = least_squares(known, target, narrow=_ERROR**2)  # (G, K)
-        left = target - product(known, slopes)
+        slopes, left = _regressed(known, target)
+        self.products = _products(known, left) if bent else ()
+        if self.products:
+            slopes, left = _regressed(_bent(known, (), self.products), target)
         self.knots = bends(known, left) if bent else ()
-        inputs = _bent(x, self.knots)
+        inputs = _bent(x, self.knots, self.products)
         if self.knots:
             noisy = _bent(known + _ERROR * np.random.default_rng(0).standard_normal(known.shape), self.knots)
-            slopes = np.concatenate([slopes, least_squares(noisy[:, x.shape[1] :], left)])  # (G + H, K)
+            hinges = least_squares(noisy[:, x.shape[1] :], left)
+            slopes = np.concatenate([slopes[: x.shape[1]], hinges, slopes[x.shape[1] :]])  # (G + H, K)
             left = target - product(inputs[learned], slopes)
         self.places, factor = _pivoted(np.cov(left.T, bias=True).reshape(y.shape[1], -1), first)
         # left[:, places] is residual @ factor.T: earlier outcomes also explain a part of what the inputs leave.
@@ -410,6 +427,12 @@ class _LinearFit:
         mine[self.places] = self.residual[rows].std(0)
         theirs[other.places] = other.residual[rows].std(0)
         return bool(((mine < _EXACT) & (mine < theirs / 10)).any())
+
+
+def _regressed(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the slopes (G, K) of a regression of `y` (N, K) on `x` (N, G), and what it leaves of `y`."""
+    slopes = least_squares(x, y, narrow=_ERROR**2)
+    return slopes, y - product(x, slopes)
 
 
 def _simpler(x: Matrix, rows: Matrix, outcomes: Sequence[int], optional: Collection[int]) -> list[int]:
@@ -470,10 +493,45 @@ def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:
     return np.concatenate([numbers, (x - numbers)[:, places]], axis=1)
 
 
-def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
-    """Return the columns of `x` (N, G), and then max(0, x - knot) for each knot. (N, G + H)"""
+def _bent(
+    x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]], products: Sequence[tuple[int, int]] = ()
+) -> Matrix:
+    """Return the columns of `x` (N, G), then max(0, x - knot) for each knot, then the products of pairs of columns.
+    (N, G + H)"""
     hinges = [np.maximum(x[:, place, None] - np.array(at), 0.0) for place, at in knots]
-    return np.concatenate([x, *hinges], axis=1)
+    first, second = ([pair[number] for pair in products] for number in (0, 1))
+    return np.concatenate([x, *hinges, x[:, first] * x[:, second]], axis=1)
+
+
+def _products(x: Matrix, left: Matrix) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of columns of `x` (N, G), one with two values and one with more, whose products explain a part
+    of the residuals `left` (N, K).
+
+    Example: an action of 3 reverses a coordinate, or a leg on the ground stops a fall. The pairs are chosen one after
+    the other, by the share of variance that they explain in every second row.
+    """
+    x, left = x[:_TRIED], left[:_TRIED]
+    two = [place for place, column in enumerate(x.T) if np.isin(column, (column.min(), column.max())).all()]
+    numbers = [place for place in range(x.shape[1]) if place not in two]
+    pairs = [(flag, number) for flag in two for number in numbers]
+    if not 0 < len(pairs) <= _MOST_PAIRS or len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_PRODUCTS):
+        return ()
+    values = x[:, [flag for flag, _ in pairs]] * x[:, [number for _, number in pairs]]
+    values -= values.mean(0)
+    left = (left - left.mean(0))[:, left.std(0) > SMALLEST]
+    fitted, judged = values[::2], values[1::2]
+    sizes, others = (np.maximum(np.square(half).sum(0), _NOTHING) for half in (fitted, judged))
+    chosen: list[int] = []
+    while left.shape[1] and len(chosen) < MOST_PRODUCTS:
+        slopes = product(fitted.T, left[::2]) / sizes[:, None]
+        explained = 2 * slopes * product(judged.T, left[1::2]) - np.square(slopes) * others[:, None]
+        gains = (explained / np.maximum(np.square(left[1::2]).sum(0), _NOTHING)).max(1)
+        best = int(np.argmax(gains))
+        if gains[best] < WORTH:
+            break
+        chosen.append(best)
+        left = left - product(values[:, chosen], least_squares(values[::2][:, chosen], left[::2]))
+    return tuple(sorted({pairs[one] for one in chosen}))
 
 
 def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:

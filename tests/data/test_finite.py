@@ -251,6 +251,16 @@ class TestOneHotGroups:
         assert self.found(self.group(3), self.group(4, seed=1)) == (OneHot(3), OneHot(4))
         assert self.found(np.insert(self.group(4), 2, 0.0, axis=1)) == (OneHot(5, seen=(0, 1, 3, 4)),)
 
+    def test_actions_have_groups_too(self):
+        """Such as a skill, and a number that only some skills use."""
+        action = np.concatenate([self.group(4), numbers(1_000)], 1)
+        rows = rows_of(numbers(1_000), action=action)
+        layout = Layout.infer(rows)
+        assert layout.action[0] == OneHot(4)
+        assert layout.unpack(layout.pack(rows)).equals(rows)
+        action[7, :4] = 1
+        assert Layout.infer(rows_of(numbers(1_000), action=action)).action[:4] == (Binary(0, 1),) * 4
+
 
 def chain(count: int, seed: int = 0) -> Transitions:
     """Five states and two actions; a step to the right succeeds in nine of ten cases, and the last state ends."""

@@ -166,6 +166,48 @@ def test_an_outcome_of_which_most_are_one_number_is_regressed_as_ever():
     assert Residuals.fit(rows, [0], [1], bent=True, optional=[1]).outcomes == (1,)
 
 
+def switched(count: int = 6_000, noise: float = 0.02) -> Transitions:
+    """Two coordinates and a flag: an action of 0 moves, 1 damps, and 2 mirrors the first one. The flag stops the
+    second one."""
+    random = np.random.default_rng(0)
+    x, flag, action = random.normal(size=(count, 2)), random.integers(2, size=count), random.integers(3, size=count)
+    first = np.select([action == 0, action == 1], [x[:, 0] + 0.5, 0.9 * x[:, 0]], -x[:, 0])
+    second = np.where(flag == 1, 0.0, x[:, 1] + 0.1 * x[:, 0])
+    there = np.c_[np.c_[first, second] + noise * random.normal(size=(count, 2)), random.integers(2, size=count)]
+    return Transitions(np.c_[x, flag], action, random.normal(size=count), there, np.zeros(count, bool))
+
+
+def test_what_an_action_or_a_flag_decides_about_a_number_is_taken_out():
+    real = switched()
+    found = prepare(real, "standard", "onehot", True, residuals="bent")
+    residuals = found.scaler.residuals
+    names = [found.layout.names[column] for column in residuals.given]
+    pairs = {tuple(names[place] for place in pair) for pair in residuals.products}
+    assert pairs <= {(flag, number) for flag in names for number in ("observation[0]", "observation[1]")}
+    assert ("observation[2]", "observation[1]") in pairs
+    for column in (0, 1):
+        place = residuals.outcomes.index(found.layout.names.index(f"next_observation[{column}]"))
+        left = residuals.scale[place] * found.scaler.scale[residuals.outcomes[place]]
+        assert left == pytest.approx(0.02, rel=0.1)
+    np.testing.assert_allclose(decoded(found, found.matrix).next_observation, real.next_observation, atol=1e-5)
+    moved = found.matrix.copy()
+    moved[:, :2] += 0.5 * np.random.default_rng(1).normal(size=(len(moved), 2)).astype(np.float32)
+    made = decoded(found, moved)
+    mirrored = made.action == 2
+    off = made.next_observation[mirrored, 0] + made.observation[mirrored, 0]
+    assert off.std() == pytest.approx(0.02, rel=0.15)
+    assert residuals == Residuals.from_json(json.loads(json.dumps(residuals.to_json())))
+    assert prepare(real, "standard", "onehot", True, residuals="linear").scaler.residuals.products == ()
+
+
+def test_products_that_explain_nothing_are_left_out():
+    random = np.random.default_rng(0)
+    rows = np.c_[some_rows(), unit(random.integers(2, size=(4_000, 2)).astype(float))]
+    found = Residuals.fit(rows, [0, 1, 2, 6, 7], [3, 4, 5], bent=True)
+    assert found is not None
+    assert found.products == ()
+
+
 def test_a_regression_is_not_bent_for_noise_or_for_few_rows():
     rows = some_rows(16_000)
     assert Residuals.fit(rows, [0, 1, 2], [3, 4], bent=True).knots == ()
