@@ -1,12 +1,13 @@
 """Worlds with discrete events, for `structures.py`: a shop that counts goods and money in whole numbers, a bird that
 flies through gates, heating with a set point for every hour, a bandit, switches, tasks with different goals, rare large
-rewards (jackpot), a market maker (fills) and recommended items (clicks).
+rewards (jackpot), a market maker (fills), recommended items (clicks), auctions (bids) and skills with parameters.
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -28,6 +29,8 @@ SWITCHES, FLIPS, PULLED = 14, 0.03, 0.9  # number of switches; probability to fl
 PLACE, LUCK = (1.0, 0.4), 0.3  # lower limits of position and action for a payout, and its probability above both
 MOST_STOCK = 5  # largest number of units that a market maker holds or owes
 ITEMS = 0.8 * np.random.default_rng(5).normal(size=(100, 5))  # weight of each taste column for each item
+VALUED = np.array([1.0, 1.5, 2.2, 0.6, 3.3])  # median of the highest other bid, for each kind of advertisement
+DAMPED, SHAKEN = 0.9, 0.02  # factor of the first skill, and std of the noise of all skills
 POPULAR = np.random.default_rng(6).dirichlet(np.full(100, 0.5))  # probability that an item is shown
 
 
@@ -333,6 +336,70 @@ def measure_clicks(rows: Transitions) -> Figures:
     return _likely("clicked", _clicked(rows.observation, rows.action), rows.reward == 1)
 
 
+def bids(seed: int) -> Transitions:
+    """Generate rows of a bidder: budget, kind of the next advertisement, and the lowest price that is accepted.
+
+    A bid above all others wins and pays the highest other bid. Else the budget stays as it is.
+    """
+    draw = np.random.default_rng(seed)
+    budget, kind, least = draw.uniform(20, 100, ROWS), draw.integers(len(VALUED), size=ROWS), draw.gamma(2, 0.2, ROWS)
+    bid = np.exp(draw.normal(0.3, 0.6, ROWS))
+    price = np.maximum(least, VALUED[kind] * np.exp(0.5 * draw.normal(size=ROWS)))
+    won = bid > price
+    left = np.where(won, budget - price, budget)
+    clicked = won & (draw.random(ROWS) < 0.2)
+    before, after = np.stack([budget, kind, least], 1), np.stack([left, np.roll(kind, -1), np.roll(least, -1)], 1)
+    return rows_of([(before, bid[:, None], 10.0 * clicked, after, np.zeros(ROWS, bool))])
+
+
+def measure_bids(rows: Transitions) -> Figures:
+    (budget, kind, least), left, bid = rows.observation.T, rows.next_observation[:, 0], rows.action[:, 0]
+    ratio = bid / VALUED[np.clip(kind.astype(int), 0, len(VALUED) - 1)]
+    erf = np.vectorize(math.erf)
+    chance = np.where(bid > least, 0.5 * (1 + erf(np.log(np.maximum(ratio, 1e-9)) / 0.5 / math.sqrt(2))), 0.0)
+    paid = budget.astype(np.float64) - left
+    return {
+        "budget stays": share(paid == 0),
+        "budget grows": share(paid < 0),
+        "pays more than the bid": share(paid > bid + 1e-4),
+    } | _likely("wins", chance, paid != 0)
+
+
+def skills(seed: int) -> Transitions:
+    """Generate rows of four skills, as a one-hot group of the action, and a number that two of them use.
+
+    The first skill damps the state, the second one moves it, the third one turns it, and the last one mirrors it.
+    """
+    draw = np.random.default_rng(seed)
+    state, skill, number = draw.normal(size=(ROWS, 2)), draw.integers(4, size=ROWS), draw.normal(0, 0.5, ROWS)
+    number = np.where((skill == 1) | (skill == 2), number, 0.0)
+    after = _skilled(state, skill, number) + SHAKEN * draw.normal(size=state.shape)
+    action = np.column_stack([np.eye(4)[skill], number])
+    return rows_of([(state, action, -np.abs(after).sum(1), after, np.zeros(ROWS, bool))])
+
+
+def _skilled(state: Array, skill: Array, number: Array) -> Array:
+    """Return the states that skills lead to, without noise. (N, 2)"""
+    x, y = state.T
+    moved = np.stack([x + number, y], 1)
+    turned = np.stack([x * np.cos(number) - y * np.sin(number), x * np.sin(number) + y * np.cos(number)], 1)
+    return np.stack([DAMPED * state, moved, turned, np.stack([-x, y], 1)])[skill, np.arange(len(state))]
+
+
+def measure_skills(rows: Transitions) -> Figures:
+    state, after, action = (each.astype(np.float64) for each in (rows.observation, rows.next_observation, rows.action))
+    skill, number = action[:, :4].argmax(1), action[:, 4]
+    off = after - _skilled(state, skill, number)
+    spreads = {
+        f"spread after {name} / true": float(np.sqrt(np.square(off[skill == own]).mean())) / SHAKEN
+        for own, name in enumerate(("damping", "moving", "turning", "mirroring"))
+    }
+    return {
+        "one skill at a time": share((np.sort(action[:, :4], 1) == [0, 0, 0, 1]).all(1)),
+        "number only where it is used": share((number != 0) == ((skill == 1) | (skill == 2))),
+    } | spreads
+
+
 def _likely(name: str, chance: Array, happened: Array) -> Figures:
     """Return how often an event happened, relative to its mean true probability, in four groups of rows by that
     probability."""
@@ -352,4 +419,6 @@ WORLDS: Mapping[str, World] = {
     "jackpot": (jackpot, measure_jackpot),
     "fills": (fills, measure_fills),
     "clicks": (clicks, measure_clicks),
+    "bids": (bids, measure_bids),
+    "skills": (skills, measure_skills),
 }
