@@ -20,6 +20,7 @@ from torch import Tensor
 
 from synther.data.inference import FEWEST_IN_A_SPIKE, SPIKE_GAP
 from synther.data.kind import Array, Kind, Matrix, by_column
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
 from synther.errors import FormatError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout
 
 _FEWEST_STAY, _FEWEST_MOVE = 0.1, 0.02  # smallest share of rows in which a column stays, and in which it changes
+_OPEN = 0.5  # smallest share of the std of changes that a regression must leave open
+_MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
 _STANDS_OUT = 5  # times as many rows with no change as with any other change: more than a lattice or rounding explains
 
 
@@ -63,6 +66,7 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
     held, patterns = list[Held](), dict[bytes, int]()
     ties = [kind.tied for kind in after.values() if isinstance(kind, Spiked) and kind.tied is not None]
     first = max(ties, default=-1) + 1
+    some = rows.shuffled(_MOST_ROWS)
     for column, kind in after.items():
         plain = all(isinstance(each, (Continuous, Bounded)) for each in (kind, before[column]))
         if not plain or column in elsewhere or rows.next_observation.dtype.kind != "f":
@@ -70,7 +74,7 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
         here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
         change = there - here
         stays = change == 0
-        if not _is_held(change, stays):
+        if not _is_held(change, stays) or _is_predicted(layout, some, column):
             continue
         moves = change[~stays]
         number = patterns.setdefault(np.packbits(stays).tobytes(), first + len(patterns))
@@ -90,6 +94,21 @@ def _is_held(change: Matrix, stays: NDArray[np.bool_]) -> bool:
         return False
     _, others = np.unique(change[~stays], return_counts=True)
     return bool(count > _STANDS_OUT * others.max())
+
+
+def _is_predicted(layout: Layout, rows: Transitions, column: int) -> bool:
+    """Return whether a linear regression on observation and action explains how much a column changes, where it does.
+
+    Then the regression of next values knows which ones stay too: the height of a body that has landed and has no speed.
+    """
+    moves = rows[rows.observation[:, column] != rows.next_observation[:, column]]
+    here, there = (side[:, column].astype(np.float64) for side in (moves.observation, moves.next_observation))
+    change, given = there - here, layout.pack(moves)[:, layout.given_columns]
+    units = Units.of(given)
+    if units is None or len(change) < ROWS_PER_WEIGHT * (given.shape[1] + 1):
+        return False
+    lines = Straight((given - units.mean) / units.std)
+    return bool((change - lines(*lines.fit(change))).std() < _OPEN * change.std())
 
 
 def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:

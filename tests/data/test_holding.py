@@ -84,6 +84,19 @@ def test_paper_and_columns_of_another_kind_hold_nothing():
     assert prepared(few).layout.held == ()
 
 
+def test_a_column_is_not_held_if_a_regression_predicts_its_changes():
+    """Such as the height of a body, which rests where its speed is 0."""
+    draw = np.random.default_rng(3)
+    real = rows()
+    speed = np.where(draw.random(ROWS) < 0.4, 0.0, draw.normal(size=ROWS))
+    height = draw.uniform(1, 9, ROWS)
+    here = np.c_[height, speed].astype(np.float32)
+    there = np.c_[here[:, 0] + 0.1 * here[:, 1], 0.9 * speed + 0.01 * draw.normal(size=ROWS)].astype(np.float32)
+    falls = Transitions(here, real.action, real.reward, there)
+    assert stays(falls)[:, 0].mean() > 0.3
+    assert prepared(falls).layout.held == ()
+
+
 def test_a_damaged_file_is_refused():
     entry = layout_json.to_json(prepared(rows()).layout)
     with pytest.raises(FormatError, match="held"):
