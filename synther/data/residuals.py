@@ -62,6 +62,7 @@ MOST_BENT = 8
 """Maximum number of columns with knots."""
 MOST_PRODUCTS = 32
 """Maximum number of products of a flag and a number."""
+_USUAL = 0.05  # smallest share of the rows that each value of such a flag must have
 _MOST_PAIRS = 512  # maximum number of such products that are tried
 WORTH = 0.02
 """Share of an outcome's remaining variance that a bent column has to explain, in rows that it was not fitted on."""
@@ -402,17 +403,15 @@ class _LinearFit:
         self, x: Matrix, y: Matrix, learned: NDArray[np.bool_], first: Sequence[int], *, bent: bool = False
     ) -> None:
         known, target = x[learned], y[learned]
-        slopes, left = _regressed(known, target)
-        self.products = _products(known, left) if bent else ()
-        if self.products:
-            slopes, left = _regressed(_bent(known, (), self.products), target)
-        self.knots = bends(known, left) if bent else ()
+        features = _Features(known, target)
+        if bent:
+            features.add_knots().add_products()
+            # Knots may explain in a poor way what products explain well: an action that mirrors a coordinate.
+            other = _Features(known, target).add_products()
+            if other.products and other.add_knots().open() < features.open():
+                features = other
+        self.knots, self.products, slopes, left = features.knots, features.products, features.slopes, features.left
         inputs = _bent(x, self.knots, self.products)
-        if self.knots:
-            noisy = _bent(known + _ERROR * np.random.default_rng(0).standard_normal(known.shape), self.knots)
-            hinges = least_squares(noisy[:, x.shape[1] :], left)
-            slopes = np.concatenate([slopes[: x.shape[1]], hinges, slopes[x.shape[1] :]])  # (G + H, K)
-            left = target - product(inputs[learned], slopes)
         self.places, factor = _pivoted(np.cov(left.T, bias=True).reshape(y.shape[1], -1), first)
         # left[:, places] is residual @ factor.T: earlier outcomes also explain a part of what the inputs leave.
         self.own = np.asarray(np.linalg.inv(factor).T, np.float64)
@@ -427,6 +426,44 @@ class _LinearFit:
         mine[self.places] = self.residual[rows].std(0)
         theirs[other.places] = other.residual[rows].std(0)
         return bool(((mine < _EXACT) & (mine < theirs / 10)).any())
+
+
+class _Features:
+    """A regression of outcomes `y` (N, K) on inputs `x` (N, G), to which knots and products are added."""
+
+    def __init__(self, x: Matrix, y: Matrix) -> None:
+        self._x, self._y = x, y
+        self._linear, self.left = _regressed(x, y)
+        self._of_hinges, self._of_products = (np.empty((0, y.shape[1])) for _ in range(2))
+        self.knots: tuple[tuple[int, tuple[float, ...]], ...] = ()
+        self.products: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def slopes(self) -> Matrix:
+        """Slopes of the inputs, of the knots and of the products. (G + H + P, K)"""
+        return np.concatenate([self._linear, self._of_hinges, self._of_products])
+
+    def open(self) -> float:
+        """Return the mean logarithm of the variances of what is left."""
+        return float(np.log(np.maximum(self.left.var(0), _NOTHING)).mean())
+
+    def add_knots(self) -> _Features:
+        """Add knots in columns where they explain a part of what is left."""
+        self.knots = bends(self._x, self.left)
+        if self.knots:
+            noise = _ERROR * np.random.default_rng(0).standard_normal(self._x.shape)
+            self._of_hinges = least_squares(_bent(self._x + noise, self.knots)[:, self._x.shape[1] :], self.left)
+            self.left = self.left - product(_bent(self._x, self.knots)[:, self._x.shape[1] :], self._of_hinges)
+        return self
+
+    def add_products(self) -> _Features:
+        """Add products that explain a part of what is left."""
+        self.products = _products(self._x, self.left)
+        if self.products:
+            slopes, self.left = _regressed(_bent(self._x, (), self.products), self.left)
+            self._linear = self._linear + slopes[: self._x.shape[1]]
+            self._of_products = slopes[self._x.shape[1] :]
+        return self
 
 
 def _regressed(x: Matrix, y: Matrix) -> tuple[Matrix, Matrix]:
@@ -511,8 +548,8 @@ def _products(x: Matrix, left: Matrix) -> tuple[tuple[int, int], ...]:
     the other, by the share of variance that they explain in every second row.
     """
     x, left = x[:_TRIED], left[:_TRIED]
-    two = [place for place, column in enumerate(x.T) if np.isin(column, (column.min(), column.max())).all()]
-    numbers = [place for place in range(x.shape[1]) if place not in two]
+    two = [place for place, column in enumerate(x.T) if _is_flag(column)]
+    numbers = [place for place, column in enumerate(x.T) if place not in two and len(np.unique(column[:100])) > 2]
     pairs = [(flag, number) for flag in two for number in numbers]
     if not 0 < len(pairs) <= _MOST_PAIRS or len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_PRODUCTS):
         return ()
@@ -561,6 +598,12 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         chosen.append(best)
         places = [bend for gain, _, bend in tried[:-1] if gain >= WORTH][-2 * MOST_BENT :]
     return tuple(sorted(chosen))
+
+
+def _is_flag(column: NDArray[np.float64]) -> bool:
+    """Return whether a column (N,) has two values, and neither of them is rare."""
+    low, high = column.min(), column.max()
+    return bool(np.isin(column, (low, high)).all()) and min((column == low).mean(), (column == high).mean()) >= _USUAL
 
 
 def _knots(column: NDArray[np.float64]) -> tuple[float, ...]:
