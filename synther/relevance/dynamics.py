@@ -23,6 +23,7 @@ from torch import Tensor
 from synther import compute
 from synther.data.checks import check_rows
 from synther.data.episodes import episode_ids
+from synther.data.kind import by_column
 from synther.data.kinds import Binary, Bounded, Categorical, Codebook, Continuous, Kind, OneHot, Spiked
 from synther.data.layout import Layout
 from synther.data.transitions import ROW_FIELDS, Transitions
@@ -465,6 +466,9 @@ def plain_layout(layout: Layout) -> Layout:
         return replace(kind, coding="onehot") if isinstance(kind, (Categorical, OneHot, Codebook)) else kind
 
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
+    if layout.held:  # next values again instead of changes
+        before, after = by_column(layout.observation), by_column(kinds["next_observation"])
+        kinds["next_observation"] = tuple((after | {one.column: before[one.column] for one in layout.held}).values())
     if layout.formula is not None:
         kinds["reward"] = (Continuous(),)
     return replace(layout, **kinds, extra=(), held=(), formula=None)

@@ -13,6 +13,7 @@ from synther.data.numbers import Bounded, Spiked
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
+from synther.relevance.dynamics import plain_layout
 
 from ..support.layouts import decoded, through_json
 
@@ -95,6 +96,13 @@ def test_a_column_is_not_held_if_a_regression_predicts_its_changes():
     falls = Transitions(here, real.action, real.reward, there)
     assert stays(falls)[:, 0].mean() > 0.3
     assert prepared(falls).layout.held == ()
+
+
+def test_dynamics_models_see_next_values():
+    real, layout = rows(), prepared(rows()).layout
+    plain = plain_layout(layout)
+    assert plain.held == ()
+    np.testing.assert_allclose(plain.unpack(plain.pack(real)).next_observation, real.next_observation)
 
 
 def test_a_damaged_file_is_refused():
