@@ -42,7 +42,7 @@ from synther.schema import checked
 Matrix = NDArray[np.float64]
 
 MOST_ROWS = 1 << 16
-"""Maximum number of rows that a regression is fitted on, evenly spaced among all rows. More rows change nothing."""
+"""Maximum number of rows that a regression is fitted on. More rows change nothing."""
 _ERROR = 0.02
 """Error of generated columns, in stds, that the regression must tolerate. If given columns are nearly collinear, large
 weights would multiply this error. So directions among them with a smaller std are ignored, and knots are fitted to
@@ -432,7 +432,7 @@ class _Features:
     """A regression of outcomes `y` (N, K) on inputs `x` (N, G), to which knots and products are added."""
 
     def __init__(self, x: Matrix, y: Matrix) -> None:
-        self._x, self._y = x, y
+        self._x = x
         self._linear, self.left = _regressed(x, y)
         self._of_hinges, self._of_products = (np.empty((0, y.shape[1])) for _ in range(2))
         self.knots: tuple[tuple[int, tuple[float, ...]], ...] = ()
