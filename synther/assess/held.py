@@ -33,8 +33,9 @@ def figures(reference: Transitions, synthetic: Transitions, held_out: Transition
         if min(_share(reference, column, 0.0, ends), float(np.mean(change > 0))) < FEWEST:
             continue
         least = _NOTHING * float(np.median(change[change > 0]))
-        value, real = (_share(rows, column, least, ends) for rows in (synthetic, held_out))
-        chance = 2 * math.hypot(_error(value, len(synthetic)), _error(real, len(held_out)))
+        known, value, real = (_share(rows, column, least, ends) for rows in (reference, synthetic, held_out))
+        # Real rows that differ from each other more than chance explains do so by their episodes.
+        chance = 2 * math.hypot(_error(value, len(synthetic)), _error(real, len(held_out))) + abs(real - known)
         off = abs(value - real) - chance
         if worst is None or off > worst[0]:
             worst = off, Figure(value, real, chance, detail=f"observation[{column}]")

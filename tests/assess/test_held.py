@@ -34,6 +34,13 @@ def test_the_share_of_steps_without_a_change(buys, blur, says):
     assert vote.says == says
 
 
+def test_what_differs_between_real_episodes_is_no_reason():
+    figure = figures(shop(0), shop(1), shop(2, buys=0.2))["held_rate"]
+    assert figure.real == pytest.approx(0.8, abs=0.026)
+    (vote,) = votes({"held_rate": measure("held_rate", *figure)}, LIMITS)
+    assert vote.says == "use"
+
+
 def test_values_at_an_end_of_the_range_are_ignored():
     def clipped(seed: int, blur: float = 0.0) -> Transitions:
         draw = np.random.default_rng(seed)
