@@ -15,7 +15,7 @@ network much of its work. A large network learns them itself, and knots disturb 
 dynamics error). From an outcome on a lattice (whole numbers, steps of 0.1) only multiples of other columns on a lattice
 are subtracted (lattices.py).
 
-Read `Regression` (what to fit), then `Residuals` (the fit, and both directions), then `_LinearFit` and `bends`.
+Read `Regression` (what to fit), then `Residuals` (the fit, and both directions), then `_LinearFit`.
 
 NOTE[paper]: the reference generates the next observation itself.
 """
@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.bends import bends, features, flag_products
 from synther.data.lattices import SMALLEST, Grid, Step
 from synther.data.lines import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.quantiles import row_index
@@ -48,7 +49,7 @@ _ERROR = 0.02
 weights would multiply this error. So directions among them with a smaller std are ignored, and knots are fitted to
 inputs with noise of this std.
 """
-_TRIED = 1 << 14  # number of rows on which knots are tried and entropies are estimated
+_TRIED = 1 << 14  # number of rows on which entropies are estimated
 _NOTHING = SMALLEST**2  # an outcome with less remaining variance than this (of 1) does not explain other outcomes
 _EXACT = 1e-3  # a regression is exact if its residual std is below this, in stds of the outcome
 _FEW = 0.25  # rows at the ends of an outcome may be left out of the fit if they are at most this share of all rows
@@ -56,16 +57,6 @@ _FAR = 1e30  # finite number that stands for an infinite end of a range
 _SIMPLER = 0.1  # a residual may have at most this much more entropy, in nats, than the outcome itself
 _OFTEN = 0.005  # a value repeats if more than this share of the rows has it
 _MOST = 0.5  # share of rows without a repeated value that an entropy estimate needs
-KNOTS = 32
-"""Number of knots in a bent column."""
-MOST_BENT = 8
-"""Maximum number of columns with knots."""
-MOST_PRODUCTS = 32
-"""Maximum number of products of a flag and a number."""
-_USUAL = 0.05  # smallest share of the rows that each value of such a flag must have
-_MOST_PAIRS = 512  # maximum number of such products that are tried
-WORTH = 0.02
-"""Share of an outcome's remaining variance that a bent column has to explain, in rows that it was not fitted on."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,7 @@ class Shape:
         if not bent_others:
             return None
         noisy = every + _ERROR * np.random.default_rng(0).standard_normal(every.shape)
-        weights = least_squares(_bent(noisy, found)[:, every.shape[1] :], left)[:, 0]
+        weights = least_squares(features(noisy, found)[:, every.shape[1] :], left)[:, 0]
         first = len(weights) - sum(len(knots) for _, knots in bent_others)  # weights of the given columns come before
         inputs = [others[place] for place, _ in bent_others]
         ends = zip(rows[:, inputs].min(0).tolist(), rows[:, inputs].max(0).tolist(), strict=True)
@@ -159,7 +150,7 @@ class Shape:
         """Return the value of the shape in each row of `rows` (N, D). (N,)"""
         low, high = zip(*self.ends, strict=True)
         inputs = rows[:, list(self.inputs)].clip(low, high)
-        return product(_bent(inputs, self.knots)[:, inputs.shape[1] :], np.array(self.weights)[:, None])[:, 0]
+        return product(features(inputs, self.knots)[:, inputs.shape[1] :], np.array(self.weights)[:, None])[:, 0]
 
     def moved(self, places: Mapping[int, int]) -> Shape:
         """Return the same shape with each column number replaced by `places[column]`."""
@@ -290,7 +281,7 @@ class Residuals:
     def _explained(self, rows: Matrix) -> Matrix:
         """Return the part of the outcomes that the given columns predict. (N, K)"""
         x = _with_gaps(rows[:, list(self.given)], self.ends)
-        return product(_bent(x, self.knots, self.products), self._direct)
+        return product(features(x, self.knots, self.products), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
         """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals, in place."""
@@ -360,13 +351,13 @@ class Restorer:
                 moved = inputs.index_select(0, self._gapped)
                 numbers = moved.clamp(self._low, self._high)
                 inputs = torch.cat([inputs.index_copy(0, self._gapped, numbers), moved - numbers])
-            features = [inputs]
+            parts = [inputs]
             if len(self._bent):
-                features.append(inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0))
+                parts.append(inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0))
             if self._factors.numel():
                 first, second = (inputs.index_select(0, each) for each in self._factors)
-                features.append(first.mul_(second))
-            inputs = torch.cat(features) if len(features) > 1 else inputs
+                parts.append(first.mul_(second))
+            inputs = torch.cat(parts) if len(parts) > 1 else inputs
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
         for shape in self._shapes:
@@ -403,15 +394,15 @@ class _LinearFit:
         self, x: Matrix, y: Matrix, learned: NDArray[np.bool_], first: Sequence[int], *, bent: bool = False
     ) -> None:
         known, target = x[learned], y[learned]
-        features = _Features(known, target)
+        found = _Features(known, target)
         if bent:
-            features.add_knots().add_products()
+            found.add_knots().add_products()
             # Knots may explain in a poor way what products explain well: an action that mirrors a coordinate.
             other = _Features(known, target).add_products()
-            if other.products and other.add_knots().open() < features.open():
-                features = other
-        self.knots, self.products, slopes, left = features.knots, features.products, features.slopes, features.left
-        inputs = _bent(x, self.knots, self.products)
+            if other.products and other.add_knots().open() < found.open():
+                found = other
+        self.knots, self.products, slopes, left = found.knots, found.products, found.slopes, found.left
+        inputs = features(x, self.knots, self.products)
         self.places, factor = _pivoted(np.cov(left.T, bias=True).reshape(y.shape[1], -1), first)
         # left[:, places] is residual @ factor.T: earlier outcomes also explain a part of what the inputs leave.
         self.own = np.asarray(np.linalg.inv(factor).T, np.float64)
@@ -452,15 +443,15 @@ class _Features:
         self.knots = bends(self._x, self.left)
         if self.knots:
             noise = _ERROR * np.random.default_rng(0).standard_normal(self._x.shape)
-            self._of_hinges = least_squares(_bent(self._x + noise, self.knots)[:, self._x.shape[1] :], self.left)
-            self.left = self.left - product(_bent(self._x, self.knots)[:, self._x.shape[1] :], self._of_hinges)
+            self._of_hinges = least_squares(features(self._x + noise, self.knots)[:, self._x.shape[1] :], self.left)
+            self.left = self.left - product(features(self._x, self.knots)[:, self._x.shape[1] :], self._of_hinges)
         return self
 
     def add_products(self) -> _Features:
         """Add products that explain a part of what is left."""
-        self.products = _products(self._x, self.left)
+        self.products = flag_products(self._x, self.left)
         if self.products:
-            slopes, self.left = _regressed(_bent(self._x, (), self.products), self.left)
+            slopes, self.left = _regressed(features(self._x, (), self.products), self.left)
             self._linear = self._linear + slopes[: self._x.shape[1]]
             self._of_products = slopes[self._x.shape[1] :]
         return self
@@ -528,111 +519,6 @@ def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:
     numbers = x.copy()
     numbers[:, places] = x[:, places].clip([low for _, low, _ in ends], [high for _, _, high in ends])
     return np.concatenate([numbers, (x - numbers)[:, places]], axis=1)
-
-
-def _bent(
-    x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]], products: Sequence[tuple[int, int]] = ()
-) -> Matrix:
-    """Return the columns of `x` (N, G), then max(0, x - knot) for each knot, then the products of pairs of columns.
-    (N, G + H)"""
-    hinges = [np.maximum(x[:, place, None] - np.array(at), 0.0) for place, at in knots]
-    first, second = ([pair[number] for pair in products] for number in (0, 1))
-    return np.concatenate([x, *hinges, x[:, first] * x[:, second]], axis=1)
-
-
-def _products(x: Matrix, left: Matrix) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns of `x` (N, G), one with two values and one with more, whose products explain a part
-    of the residuals `left` (N, K).
-
-    Example: an action of 3 reverses a coordinate, or a leg on the ground stops a fall. The pairs are chosen one after
-    the other, by the share of variance that they explain in every second row.
-    """
-    x, left = x[:_TRIED], left[:_TRIED]
-    two = [place for place, column in enumerate(x.T) if _is_flag(column)]
-    numbers = [place for place, column in enumerate(x.T) if place not in two and len(np.unique(column[:100])) > 2]
-    pairs = [(flag, number) for flag in two for number in numbers]
-    if not 0 < len(pairs) <= _MOST_PAIRS or len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_PRODUCTS):
-        return ()
-    values = x[:, [flag for flag, _ in pairs]] * x[:, [number for _, number in pairs]]
-    values -= values.mean(0)
-    left = (left - left.mean(0))[:, left.std(0) > SMALLEST]
-    fitted, judged = values[::2], values[1::2]
-    sizes, others = (np.maximum(np.square(half).sum(0), _NOTHING) for half in (fitted, judged))
-    chosen: list[int] = []
-    while left.shape[1] and len(chosen) < MOST_PRODUCTS:
-        slopes = product(fitted.T, left[::2]) / sizes[:, None]
-        explained = 2 * slopes * product(judged.T, left[1::2]) - np.square(slopes) * others[:, None]
-        gains = (explained / np.maximum(np.square(left[1::2]).sum(0), _NOTHING)).max(1)
-        best = int(np.argmax(gains))
-        if gains[best] < WORTH:
-            break
-        chosen.append(best)
-        left = left - product(values[:, chosen], least_squares(values[::2][:, chosen], left[::2]))
-    return tuple(sorted({pairs[one] for one in chosen}))
-
-
-def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """Return the columns of `x` (N, G), and their knots, in which knots explain a part of the residuals `left` (N, K).
-
-    Columns are chosen greedily, by the share of variance that they explain in every second row. The best column comes
-    first, and each further one has to explain what the columns before it leave. So of several columns that nearly
-    determine each other, only one is chosen.
-    """
-    every = -(-len(x) // _TRIED)
-    x, left = x[::every], left[::every]
-    if len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_BENT * KNOTS):
-        return ()
-    places = []
-    for place, column in enumerate(x.T):
-        values = np.unique(column[:1000])
-        knots = _knots(column) if len(values) >= KNOTS else tuple(values[1:-1].tolist())
-        if knots:
-            places.append((place, knots))
-    chosen: list[tuple[int, tuple[float, ...]]] = []
-    while places and len(chosen) < MOST_BENT:
-        tried = sorted(((*_bend(x[:, place], left, knots), (place, knots)) for place, knots in places), key=_gain)
-        gain, explained, best = tried[-1]
-        if gain < WORTH:
-            break
-        left = left - explained
-        chosen.append(best)
-        places = [bend for gain, _, bend in tried[:-1] if gain >= WORTH][-2 * MOST_BENT :]
-    return tuple(sorted(chosen))
-
-
-def _is_flag(column: NDArray[np.float64]) -> bool:
-    """Return whether a column (N,) has two values, and neither of them is rare."""
-    low, high = column.min(), column.max()
-    return bool(np.isin(column, (low, high)).all()) and min((column == low).mean(), (column == high).mean()) >= _USUAL
-
-
-def _knots(column: NDArray[np.float64]) -> tuple[float, ...]:
-    """Return the knots of a column (N,): most of them evenly spaced between its quantiles of 1 % and 99 %.
-
-    Some lie further out, because a curve may bend in these tails too.
-    """
-    lowest, low, high, highest = np.quantile(column, [0.001, 0.01, 0.99, 0.999])
-    parts = np.linspace(lowest, low, 3), np.linspace(low, high, KNOTS - 4), np.linspace(high, highest, 3)
-    every = np.unique(np.concatenate(parts))
-    return tuple(every[(column.min() < every) & (every < column.max())].tolist())
-
-
-def _gain(tried: tuple[float, Matrix, Any]) -> float:
-    return tried[0]
-
-
-def _bend(column: NDArray[np.float64], left: Matrix, knots: tuple[float, ...]) -> tuple[float, Matrix]:
-    """Fit a piecewise linear function of a column (N,) to the residuals `left` (N, K) in every second row.
-
-    Returns the largest share of a residual's variance that it explains in the other rows, and its predictions (N, K).
-    """
-    half = np.arange(len(column)) % 2 == 0
-    basis = _bent(column[:, None], ((0, knots),))
-    slopes = least_squares(basis[half], left[half])
-    explained = left[half].mean(0) + product(basis - basis[half].mean(0), slopes)
-    variance = np.maximum(left[~half].var(0), _NOTHING)
-    gain = 1 - ((left - explained)[~half] ** 2).mean(0) / variance
-    return float(gain[left.std(0) > SMALLEST].max(initial=0.0)), explained
 
 
 def _pivoted(covariance: Matrix, first: Sequence[int]) -> tuple[list[int], Matrix]:

@@ -17,12 +17,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.bends import bends
 from synther.data.following import Classes, Following, class_count, class_rows
 from synther.data.kind import by_column
 from synther.data.kinds import Array, Binary, Categorical, Codebook, Drawn, Kind, Levels, Matrix, OneHot
 from synther.data.layout import Layout
 from synther.data.lines import least_squares
-from synther.data.residuals import bends
 from synther.data.transitions import ROW_FIELDS, Transitions
 
 MOST_VALUES = 64
