@@ -1,6 +1,7 @@
 """Inputs of a regression besides the given columns: knots in a column, and products of a flag and a number.
 
-`features` computes them. `bends` and `flag_products` find those that explain a part of what a linear regression leaves.
+`features` computes them. `bends` and `flag_products` choose knots and products that explain a part of the residuals of
+a linear regression.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -396,9 +397,9 @@ class _LinearFit:
         known, target = x[learned], y[learned]
         found = _Features(known, target)
         if bent:
-            found.add_knots().add_products()
             # Knots may explain in a poor way what products explain well: an action that mirrors a coordinate.
-            other = _Features(known, target).add_products()
+            other = copy(found).add_products()
+            found.add_knots().add_products()
             if other.products and other.add_knots().open() < found.open():
                 found = other
         self.knots, self.products, slopes, left = found.knots, found.products, found.slopes, found.left
