@@ -333,12 +333,12 @@ class Transitions:
         rows = np.random.default_rng(whole_seed(seed)).choice(len(self), size=count, replace=False)
         return self[np.sort(rows)]
 
-    def shuffled(self, most: int) -> Transitions:
-        """Return at most `most` rows in random order. The same rows always give the same result.
+    def shuffled(self, most: int, seed: int | Sequence[int] = _SHUFFLING) -> Transitions:
+        """Return at most `most` rows in random order. The same rows and seed always give the same result.
 
         Every k-th row would not do: columns such as an hour of the day repeat with the number of the row.
         """
-        return self[np.random.default_rng(_SHUFFLING).permutation(len(self))[:most]]
+        return self[np.random.default_rng(seed).permutation(len(self))[:most]]
 
     def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:
         """Return the same rows with other spaces, which are tuples of the parts in `synther.data.spaces`. The rows are

@@ -277,8 +277,7 @@ class Reweighting:
 
 def _sample(rows: Transitions, seed: int) -> Transitions:
     """Return at most `_MOST_ROWS` of the rows, in random order."""
-    order = np.random.default_rng([18, seed]).permutation(len(rows))
-    return rows[order[:_MOST_ROWS]]
+    return rows.shuffled(_MOST_ROWS, [18, seed])
 
 
 def _plain(layout: Layout) -> Layout:
