@@ -66,17 +66,17 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
     held, patterns = list[Held](), dict[bytes, int]()
     ties = [kind.tied for kind in after.values() if isinstance(kind, Spiked) and kind.tied is not None]
     first = max(ties, default=-1) + 1
-    some = rows.shuffled(_MOST_ROWS)
     for column, kind in after.items():
         plain = all(isinstance(each, (Continuous, Bounded)) for each in (kind, before[column]))
         if not plain or column in elsewhere or rows.next_observation.dtype.kind != "f":
             continue
-        here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
-        change = there - here
-        stays = change == 0
-        if not _is_held(change, stays) or _is_predicted(layout, some, column):
+        stays = rows.observation[:, column] == rows.next_observation[:, column]
+        if not _FEWEST_STAY <= stays.mean() <= 1 - _FEWEST_MOVE:
             continue
-        moves = change[~stays]
+        here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
+        moves = (there - here)[~stays]
+        if not _stands_out(stays, moves) or _is_predicted(layout, rows.shuffled(_MOST_ROWS), column):
+            continue
         number = patterns.setdefault(np.packbits(stays).tobytes(), first + len(patterns))
         spiked = Spiked(
             float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=number,
@@ -87,13 +87,12 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 
-def _is_held(change: Matrix, stays: NDArray[np.bool_]) -> bool:
-    """Return whether a column with these changes (N,) stays the same far more often than chance explains."""
-    count, rows = np.count_nonzero(stays), len(stays)
-    if count < _FEWEST_STAY * rows or rows - count < max(FEWEST_IN_A_SPIKE, _FEWEST_MOVE * rows):
+def _stands_out(stays: NDArray[np.bool_], moves: Matrix) -> bool:
+    """Return whether a column stays in far more rows (N,) than it makes any of its `moves` (M,)."""
+    if len(moves) < FEWEST_IN_A_SPIKE:
         return False
-    _, others = np.unique(change[~stays], return_counts=True)
-    return bool(count > _STANDS_OUT * others.max())
+    _, others = np.unique(moves, return_counts=True)
+    return bool(np.count_nonzero(stays) > _STANDS_OUT * others.max())
 
 
 def _is_predicted(layout: Layout, rows: Transitions, column: int) -> bool:
