@@ -1,7 +1,4 @@
-"""The command line: `synther VERB ...`.
-
-The module of a verb is imported only when the verb is used, so that `synther --help` is fast.
-"""
+"""The command line: `synther VERB ...`. To keep `synther --help` fast, only the module of the verb is imported."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ VERBS = {
     "doctor": "check versions, devices, rendering, memory, disk space and optional libraries",
     "completion": "print a script for Tab completion in bash, zsh or fish",
 }
-"""The verbs and their descriptions in `synther --help`.
-
-Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`.
-"""
+"""The verbs and their help. Each is a function `verb(arguments) -> None` in the module of its name, or in `models`."""
 
 _HELP = """usage: synther COMMAND ...
 
@@ -45,21 +39,17 @@ Upsample replay data with a diffusion model, and train agents on it.
 
 Run `synther COMMAND --help` for the options of a command, and `synther --version` for the version."""
 
-_OF_MODELS = ("upsample", "fit", "distill", "sample", "presets")
-"""The verbs that are implemented in the module `models`."""
-
 
 def module_of(verb: str) -> ModuleType:
     """Import the module that implements `verb`."""
-    return import_module(f"synther.cli.{'models' if verb in _OF_MODELS else verb}")
+    is_in_models = verb in ("upsample", "fit", "distill", "sample", "presets")
+    return import_module(f"synther.cli.{'models' if is_in_models else verb}")
 
 
 @interrupted_by_sigterm()
 def main(arguments: list[str] | None = None) -> int:
-    """Run a verb and return the exit code.
+    """Run a verb and return its exit code: 0 if done, 1 if it failed or was interrupted, 2 for bad input."""
 
-    0: done. 1: failed, interrupted, or a file could not be written. 2: bad input.
-    """
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help"):
         verbs = "\n".join(f"  {verb:10} {about}" for verb, about in VERBS.items())

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
 """A cell of a numeric column: a number, a percentage, a dash, or nothing."""
 Lines = Iterable[Sequence[str]]
-"""The rows of a table, as sequences of cells."""
 
 
 def answer(
@@ -36,10 +35,7 @@ def answer(
 
 
 def answer_outcomes(as_json: bool, outcomes: Sequence[Outcome], what: str) -> None:
-    """Print the outcomes of several tasks, and raise an error if some are not finished.
-
-    `what` is the word for a task, such as "run" or "model".
-    """
+    """Print the outcomes of several tasks, which are called `what`. Raise an error if some are not finished."""
     facts = {f"{what}s": [vars(outcome) for outcome in outcomes]}
     answer(as_json, facts, [(one.name, str(one)) for one in outcomes], header=(what, "outcome"))
     lost = [outcome.name for outcome in outcomes if outcome.error is not None]
@@ -51,12 +47,8 @@ def standing(name: str, found: EvalPoint | None, unit: str, after: str = "after"
     """Return table rows with the score and the return of an evaluation. `unit` is "updates" or "steps"."""
     if found is None:
         return []
-    spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
-    return [
-        (f"{name} {kind}", f"{spread} {after} {found.updates:,} {unit}")
-        for kind, spread in spreads.items()
-        if spread is not None
-    ]
+    spreads, when = {"score": found.spread_of_scores, "return": found.spread_of_returns}, f"{found.updates:,} {unit}"
+    return [(f"{name} {kind}", f"{spread} {after} {when}") for kind, spread in spreads.items() if spread is not None]
 
 
 def of_run(

@@ -59,9 +59,8 @@ def assess(arguments: list[str]) -> None:
     source = Path(chosen.synthetic).expanduser()
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
-        raise ConfigError(
-            f"{source} is a model itself: remove --model, or pass rows that the model generated as SYNTHETIC"
-        )
+        advice = "remove --model, or pass rows that the model generated as SYNTHETIC"
+        raise ConfigError(f"{source} is a model itself: {advice}")
     requests = asked(chosen.condition, ()) or {}
     read: Any = {"seed": chosen.seed, "most": SAMPLE_ROWS}
     real = region(chosen.read_real(chosen.real, **read), requests)
@@ -87,27 +86,23 @@ def _name(source: str) -> str:
 
 def _print_json(done: Assessed) -> None:
     """Print the most important figures as JSON. Histograms, correlations and points are only in assessment.json."""
-    kept = ("rows_real", "rows_synthetic", "rows_held_out", "env_id", "verdict", "notes")
     plain = done.assessment.to_json()
-    measures = {entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in plain["measures"]}
-    columns = {column.name: column.similarity for column in done.assessment.worst_columns()}
-    files = {"report": str(done.report), "figures": str(done.figures)}
-    found = {key: plain[key] for key in kept}
-    answer(True, {**found, "measures": measures, "columns": columns, "files": files}, [])
+    kept = ("rows_real", "rows_synthetic", "rows_held_out", "env_id", "verdict", "notes")
+    facts = {key: plain[key] for key in kept}
+    facts["measures"] = {one["name"]: {"value": one["value"], "real": one["real"]} for one in plain["measures"]}
+    facts["columns"] = {column.name: column.similarity for column in done.assessment.worst_columns()}
+    facts["files"] = {"report": str(done.report), "figures": str(done.figures)}
+    answer(True, facts, [])
 
 
 def _tell(done: Assessed) -> None:
-    """Print the figures as a table, followed by notes, the verdict and its reasons."""
     found, verdict = done.assessment, done.assessment.verdict
-    figures = [
-        (measure.label, _figure(measure.value), _figure(measure.real), measure.better)
-        for measure in found.measures
-        if measure.value is not None
-    ]
+    measured = [one for one in found.measures if one.value is not None]
+    figures = [(one.label, _figure(one.value), _figure(one.real), one.better) for one in measured]
     title = f"{found.rows_real:,} real rows against {found.rows_synthetic:,} synthetic ones"
     table(("", "synthetic", "real rows", "better"), figures, title)
-    worst = [f"{column.name} {column.similarity:.3f}" for column in found.worst_columns()[:3]]
-    say(f"least similar columns: {', '.join(worst)}")
+    worst = ", ".join(f"{column.name} {column.similarity:.3f}" for column in found.worst_columns()[:3])
+    say(f"least similar columns: {worst}")
     for note in found.notes:
         say(f"note: {note}")
     say(f"\n{verdict.decision.upper()}. {verdict.sentence}")

@@ -1,7 +1,4 @@
-"""The command `synther collect`.
-
-Examples: `synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`.
-"""
+"""The command `synther collect`, for example `synther collect Hopper-v4 --policy AGENT.safetensors --out DATA`."""
 
 from __future__ import annotations
 
@@ -61,8 +58,8 @@ def collect(arguments: list[str]) -> None:
     from synther.collect.frames import frames_target
     from synther.formats.targets import target_of
 
-    place = frames_target if chosen.pixels else target_of
-    target, collected = place(chosen.out, new=False), _frames if chosen.pixels else _rows
+    place, collected = (frames_target, _frames) if chosen.pixels else (target_of, _rows)
+    target = place(chosen.out, new=False)
     made = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet", "workers")}
     names = *(name.partition(":")[0] for name in chosen.policy), f"{chosen.source}/replay.npz"
     made["files"] = [digest_of(Path(name)) for name in names if Path(name).is_file()]
@@ -82,7 +79,6 @@ def collect(arguments: list[str]) -> None:
 
 
 def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
-    """Write a data set of rows, and return its summary."""
     from synther import formats
     from synther.collect.rows import Summary, buffer_of, roll_out
 
@@ -94,7 +90,6 @@ def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
 
 
 def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
-    """Write a data set of frames, and return its summary."""
     from synther.collect.frames import record_frames, record_run_frames, save_frames
     from synther.envs.pixels import REPEAT
 
@@ -114,15 +109,12 @@ def _run_of(chosen: Collect) -> Path | None:
     folder = Path(chosen.source).expanduser()
     if not folder.is_dir():
         return None
-    of_environments = "steps", "policy", "member", "noise", "stochastic", "env_options", "seed", "repeat"
-    options.refuse(
-        chosen, of_environments, f"is only for an environment, but {folder} is the folder of a run: remove it"
-    )
+    names = "steps", "policy", "member", "noise", "stochastic", "env_options", "seed", "repeat"
+    options.refuse(chosen, names, f"is only for an environment, but {folder} is the folder of a run: remove it")
     return folder
 
 
 def _played(chosen: Collect, play: Callable[..., Any], **more: Any) -> Any:
-    """Call `play` with the environment, the policy and the other options, and return its result."""
     steps = 100_000 if chosen.steps is None else chosen.steps
     how = chosen.passed("member", "noise", "stochastic") | {"seed": chosen.seed or 0, "processes": chosen.workers}
     return play(chosen.source, chosen.policy or "random", steps, **how, **more)

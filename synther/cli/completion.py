@@ -33,7 +33,7 @@ def completion(arguments: list[str]) -> None:
     script = io.StringIO()
     words = ["--tyro-write-completion", chosen.shell, "-"]
     with redirect_stdout(script), suppress(SystemExit):
-        tyro.cli(_one_of(kinds), prog="synther", args=words, registry=options.readers())
+        tyro.cli(_one_of(kinds), prog="synther", args=words, registry=options.REGISTRY)
     if chosen.json:
         answer(True, {"shell": chosen.shell, "script": script.getvalue()}, [])
     else:

@@ -88,10 +88,7 @@ class _OfSeed:
         _fit(chosen, chosen.progress(progress))
 
     def done(self, folder: Path) -> bool:
-        """Return False, because a file alone does not show that it was fitted on the same data with the same options.
-
-        `execute` compares these, and skips a finished fit.
-        """
+        """Return False: only `execute` compares data and options with those of the file, and skips a finished fit."""
         return False
 
 
@@ -237,7 +234,7 @@ def sample(arguments: list[str]) -> None:
     if chosen.policy is not None:
         from synther.experiments.sources import agent_guide
 
-        guide = agent_guide(chosen.policy.expanduser(), model, chosen.policy_strength, chosen.policy_std)
+        guide = agent_guide(chosen.policy, model, chosen.policy_strength, chosen.policy_std)
         guide = guide if guide.strength else None  # a guide of strength 0 must change nothing, not even the sampler
     sampler = model.sampler_for(wanted, asked=requests is not None or guide is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}

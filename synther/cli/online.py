@@ -1,7 +1,4 @@
-"""The command `synther online`, for agents on states, and with `--pixels` for agents on frames.
-
-Example: `synther online ENV --agent sac --utd 20 --synthetic --steps 100K --seeds 6 --out FOLDER`
-"""
+"""The command `synther online`, for example `synther online ENV --agent sac --synthetic --steps 100K --out FOLDER`."""
 
 from __future__ import annotations
 
@@ -88,16 +85,13 @@ class OnlinePixels(Online):
     """Precision of the agents. auto: bf16 on a GPU, float32 on a CPU. Generators choose their precision themselves."""
 
 
-_REFRESHING = (*(option.name for option in fields(RefreshOptions)), "samples", "updates_per_refresh")
-_OF_GENERATORS = (*_REFRESHING, "preset", "fit", "network", "sampler", "noise", "data")
-"""Options, and groups of options, that only have an effect with `--synthetic`."""
-
-
 def online(arguments: list[str]) -> None:
     if set(arguments) <= {"-h", "--help"}:
         options.parse("online", Online, arguments)  # prints help and exits, without importing PyTorch
     if not {"--synthetic", "-h", "--help"} & set(arguments):
-        of_generators = options.named([f"--{name}" for name in _OF_GENERATORS])
+        names = [*(option.name for option in fields(RefreshOptions)), "samples", "updates_per_refresh"]
+        names += ["preset", "fit", "network", "sampler", "noise", "data"]  # groups of options
+        of_generators = options.named([f"--{name}" for name in names])
         for option in options.named(arguments):
             if option.partition(".")[0] in of_generators:
                 raise ConfigError(f"{option} needs --synthetic, which is not given: add it")
@@ -114,16 +108,14 @@ def online(arguments: list[str]) -> None:
 
 
 def _of_states(arguments: list[str]) -> tuple[Online, OnlineRun]:
-    """Return the options and the spec of a run with agents that observe states."""
     from synther.agents.learner import ONLINE_AGENTS
     from synther.agents.own_code import register_typed
     from synther.compute import pick_device
     from synther.experiments.specs import OnlineRun, Synthetic
     from synther.replay.refit import usual_samples
 
-    # The defaults of the agent's options depend on --agent, so --agent is read first.
     register_typed(arguments)
-    name = options.ahead(arguments, agent="sac").agent
+    name = options.ahead(arguments, agent="sac").agent  # read first: the defaults of the agent's options depend on it
     ONLINE_AGENTS.check(name, "--agent")
     default = ONLINE_AGENTS.get(name).config
     chosen, agent = options.parse_with_agent("online", Online, arguments, default, "utd")
@@ -138,7 +130,6 @@ def _of_states(arguments: list[str]) -> tuple[Online, OnlineRun]:
 
 
 def _of_pixels(arguments: list[str]) -> tuple[OnlinePixels, OnlinePixelRun]:
-    """Return the options and the spec of a run with agents that observe frames."""
     from synther.agents.drq_v2 import DrQv2Config
     from synther.experiments.specs import OnlinePixelRun, SyntheticLatents
 

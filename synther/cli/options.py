@@ -1,9 +1,7 @@
 """Parse the options of commands.
 
 Every command has a frozen dataclass of options, from which tyro builds its command line: a docstring below a field is
-the help text of the option. The classes here (`Output`, `Named`, `Machine`, `Fitting` ...) hold options that several
-commands share. `parse` turns arguments into such an object. It accepts numbers like 5M, takes defaults from the preset,
-and reads and writes config files. `build` copies options of the same names into a spec.
+the help text of the option. The classes here hold options that several commands share.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """A flag `--NAME` that is off by default. It has no `--no-NAME`, unlike the flags whose default a preset sets."""
 
 On = Annotated[Flag, tyro.conf.arg(help_behavior_hint="(default: False)")]
-"""A flag that is on by default, so the command line has only `--no-NAME`.
-
-The hint corrects the help text, which would otherwise show `--no-NAME` as True by default.
-"""
+"""A flag that is on by default, so there is only `--no-NAME`. The hint corrects its help, which would say True."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,7 @@ _DATA = (
 )
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
 Results = Annotated[Path, tyro.conf.arg(help="Folder for the results.")]
+Device = Annotated[str, tyro.conf.arg(help="Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N.")]
 
 
 @dataclass(frozen=True)
@@ -85,10 +81,7 @@ class Named(Output):
     """File of policies (.npz). A named data set that is not found is rolled out from these policies."""
 
     def read(self, source: str, seed: int = 0, most: int = sys.maxsize) -> Transitions:
-        """Read the rows of a file, a Minari id or a named data set.
-
-        If Parquet files hold more than `most` rows, at most `most` of them are read, from random places.
-        """
+        """Read a file, a Minari id or a named data set. Of larger Parquet files, read `most` rows at random places."""
         from synther import datasets
         from synther.formats.stream import read_at_most
 
@@ -121,8 +114,7 @@ class Preparing(Named):
 class Machine(Output):
     """Device, precision and random seed."""
 
-    device: str = "auto"
-    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
+    device: Device = "auto"
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """Precision of the computation. auto: bf16 on a GPU, float32 on a CPU."""
     seed: int = 0
@@ -207,13 +199,8 @@ class Fitting(Machine):
 
 
 def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
-    """Parse `arguments` into an `options` object, with the defaults of the preset that they name.
-
-    Also reads `--config`. With `--write-config`, writes the file and exits. Sets up logging to stderr.
-    """
-    defaults: dict[str, Any] = {}
-    if issubclass(options, Fitting):
-        defaults = _preset_defaults(arguments, options.of_latents)
+    """Parse `arguments` with the defaults of the preset they name, read or write a config file, and set up logging."""
+    defaults = _preset_defaults(arguments, options.of_latents) if issubclass(options, Fitting) else {}
     known = list(config_file.options_of(options))
     if source := ahead(arguments, config="").config:
         config_file.ConfigFile.read(Path(source).expanduser()).check(verb, known)
@@ -224,7 +211,7 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
         args=arguments,
         default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
         config=(tyro.conf.PositionalMetavarFromFieldName,),
-        registry=readers(),
+        registry=REGISTRY,
     )
     if isinstance(parsed, Machine) and parsed.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {parsed.seed}")
@@ -248,11 +235,7 @@ class _OneLine(logging.Formatter):
 def parse_with_agent(
     verb: str, options: type[Options], arguments: list[str], default: AgentConfig, *hidden: str
 ) -> tuple[Options, dict[str, Any]]:
-    """Parse the options of a verb, and the options of the agent (`--agent.NAME`) except the `hidden` ones.
-
-    Options of agents that are True or False take a value, as in `--agent.deterministic False`. As flags, their names
-    would depend on their defaults.
-    """
+    """Parse the options of a verb, and the options of the agent (`--agent.NAME`) except the `hidden` ones."""
     own: Any = options  # mypy takes the hash of a class for that of its instances
     parsed = parse(verb, _with_agent(own, default, hidden), arguments)
     return parsed, {one.name: getattr(parsed.config, one.name) for one in fields(parsed.config) if one.init}
@@ -267,6 +250,7 @@ def _with_agent(options: type[Options], default: AgentConfig, hidden: tuple[str,
     fixed = [(name, hint, field(default=getattr(default, name), init=False)) for name, hint in hide.items()]
     config: Any = make_dataclass(kind.__name__, fixed, bases=(kind,), frozen=True)
     values = {name: getattr(default, name) for name in shown}
+    # True and False are values (`--agent.deterministic False`), because names of flags depend on the defaults.
     annotated = Annotated[config, tyro.conf.FlagConversionOff, tyro.conf.arg(name="agent")]
     group = ("config", annotated, field(default_factory=lambda: config(**values)))
     return make_dataclass(
@@ -281,8 +265,7 @@ def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
 
 
 def from_anywhere(path: Place) -> Place:
-    """Make an existing path absolute, so that workers in other folders find it. Other text, such as the name of a data
-    set, is returned unchanged."""
+    """Make an existing path absolute, for workers in other folders. Return other text (a name of data) unchanged."""
     if path is None or not Path(path).expanduser().exists():
         return path
     return type(path)(Path(path).expanduser().resolve())
@@ -296,10 +279,7 @@ def refuse(chosen: Output, names: Iterable[str], why: str) -> None:
 
 
 def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:
-    """Return the first argument that is one of `names` and not the value of an option such as `--out`, or `default`.
-
-    It is needed before the arguments are parsed, because other options depend on it.
-    """
+    """Return the first argument that is one of `names` and not the value of an option such as `--out`, or `default`."""
     flags = {name for one in fields(options) if isinstance(one.default, bool) for name in (one.name, f"no_{one.name}")}
     for before, word in pairwise(["", *arguments]):
         is_value = before.startswith("--") and "=" not in before and before[2:].replace("-", "_") not in flags
@@ -309,10 +289,7 @@ def positional(options: type[Output], arguments: list[str], names: Collection[st
 
 
 def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
-    """Return the values of a few options before all arguments are parsed, because other defaults depend on them.
-
-    The keyword arguments are the names of the options and their defaults.
-    """
+    """Return the values of the options `defaults` before all arguments are parsed, as other defaults depend on them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", default=default)
@@ -323,10 +300,7 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
 
 
 def named(arguments: list[str]) -> list[str]:
-    """Return the arguments without the values behind `=`, spelled with dashes.
-
-    For example, `--refresh_every=9` becomes `--refresh-every`.
-    """
+    """Return the arguments without values behind `=`, and with dashes: `--refresh_every=9` as `--refresh-every`."""
     return [word.partition("=")[0].replace("_", "-") for word in arguments]
 
 
@@ -361,30 +335,25 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 }
 
 
-def _rule(kind: Any, optional: bool = False) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
-    """Return the rule by which tyro reads and shows options of type `kind`.
-
-    With `optional`, the rule is for `kind | None`. The help text shows such an option like one of type `kind`.
-    """
-    wanted = kind | None if optional else kind
+def _rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+    """Return how tyro reads and shows an option of a type in `_READERS`. The help does not show `| None`."""
+    kind: Any = next((kind for kind in _READERS if info.type in (kind, kind | None)), None)
+    if kind is None:
+        return None
+    optional = info.type != kind
     taken: Any = {float: (float, int), dict[str, Any]: dict}.get(kind, kind)
-    spec = tyro.constructors.PrimitiveConstructorSpec(
+    return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar={Path: "PATH", dict[str, Any]: "JSON"}.get(kind, kind.__name__.upper()),
         instance_from_str=lambda words: None if optional and words[0] == "None" else _READERS[kind](words[0]),
         is_instance=lambda value: isinstance(value, taken) or (optional and value is None),
         str_from_instance=lambda value: [_shown(value) if kind is int else str(value)],
     )
-    return lambda info: spec if info.type == wanted else None
 
 
-def readers() -> tyro.constructors.ConstructorRegistry:
-    """Return the rules by which tyro reads the types in `_READERS`."""
-    registry = tyro.constructors.ConstructorRegistry()
-    for kind in _READERS:
-        registry.primitive_rule(_rule(kind))
-        registry.primitive_rule(_rule(kind, optional=True))
-    return registry
+REGISTRY = tyro.constructors.ConstructorRegistry()
+"""How tyro reads the types in `_READERS`."""
+REGISTRY.primitive_rule(_rule)
 
 
 def _shown(value: int | None) -> str:
@@ -404,5 +373,4 @@ def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:
 
         gpu = pick_device(known.device).type == "cuda"
     chosen = preset(known.preset, gpu=gpu, latents=latents)
-    parts = {part.name: getattr(chosen, part.name) for part in fields(chosen)}
-    return {"data_options" if name == "data" else name: part for name, part in parts.items()}
+    return {"data_options" if name == "data" else name: part for name, part in vars(chosen).items()}

@@ -37,12 +37,7 @@ class Paper(ChangeOptions, options.Engine, options.Named):
     """Execute only the runs that have one of these texts in their names, such as: walker2d-mixed iql"""
     workers: int | None = None
     """Number of processes that play episodes, for each run. Default: all cores but one."""
-    device: str = "auto"
-    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
-
-
-_SHARED = ("json", "quiet", "config_file", "write_config", "action", "name", "out")
-"""Options that every action accepts. All other options are only for `run`."""
+    device: options.Device = "auto"
 
 
 def paper(arguments: list[str]) -> None:
@@ -51,9 +46,9 @@ def paper(arguments: list[str]) -> None:
     chosen = replace(chosen, out=chosen.out.resolve(), folder=folder, policies=policies)
     command = shlex.join(["synther", "paper", *arguments])
     if chosen.action == "run":
-        _run(chosen, command)
-        return
-    of_run = (option.name for option in fields(chosen) if option.name not in _SHARED)
+        return _run(chosen, command)
+    of_all = ("json", "quiet", "config_file", "write_config", "action", "name", "out")
+    of_run = (option.name for option in fields(chosen) if option.name not in of_all)
     options.refuse(chosen, of_run, f"is for `synther paper run`, not for `synther paper {chosen.action}`: remove it")
     if chosen.action == "table":
         _table(chosen, command)
@@ -68,10 +63,7 @@ def _list(chosen: Paper) -> None:
         name: {"label": found.label, "about": found.about, "runs": [job.to_json() for job in found.jobs]}
         for name, found in EXPERIMENTS.items()
     }
-    rows = [
-        (name, "paper" if found.label else "ours", str(len(found.jobs)), found.about)
-        for name, found in EXPERIMENTS.items()
-    ]
+    rows = [(one.name, "paper" if one.label else "ours", str(len(one.jobs)), one.about) for one in EXPERIMENTS.values()]
     answer(chosen.json, facts, rows, header=("experiment", "from", "runs", "description"))
 
 
@@ -90,10 +82,8 @@ def _run(chosen: Paper, command: str) -> None:
         pick_device(chosen.device)  # with Ray, only the workers need the device
     jobs = wanted.chosen(chosen.only)
     if not jobs:
-        names = ", ".join(job.name for job in wanted.jobs)
-        raise ConfigError(
-            f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: expected part of {names}"
-        )
+        texts, names = " or ".join(chosen.only), ", ".join(job.name for job in wanted.jobs)
+        raise ConfigError(f"no run of {wanted.name} has {texts} in its name: expected part of {names}")
     place = Place(chosen.out / "models", chosen.folder, chosen.policies, chosen.device, chosen.workers, command)
     specs = [job.changed(chosen) for job in jobs]
     outcomes = execute_all(specs, chosen.out / RUNS, place, **chosen.run_by(), progress=not chosen.quiet)
@@ -119,7 +109,6 @@ def _table(chosen: Paper, command: str) -> None:
         return
     for note in found.notes():
         say(f"- {note}")
-    differences = found.differences()
-    for line in markdown.table(differences) if differences else ():
+    for line in markdown.table(found.differences()) if found.paired else ():
         say(line)
     print(f"More in {files[0]}")

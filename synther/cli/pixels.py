@@ -84,8 +84,7 @@ class Encode(options.Output):
     """Write only latents and actions. The heads of BC need nothing else."""
     seed: int = 0
     """Seed of the random shifts."""
-    device: str = "auto"
-    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
+    device: options.Device = "auto"
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,6 @@ def pixels(arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str]) -> None:
-    """Run `synther pixels train`. The algorithm is read first, because the options of the agent depend on it."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("pixels train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.envs.pixels import check_task
@@ -162,7 +160,7 @@ def _train(arguments: list[str]) -> None:
     from synther.pixels import files
     from synther.pixels.agent import PIXEL_ALGORITHMS
 
-    config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
+    config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))  # decides the agent's options
     # The option `features` is hidden: it only has an effect when heads are trained alone.
     chosen, agent = options.parse_with_agent("pixels train", Train, arguments, config(), "features")
     spec = options.build(PixelRun, chosen, name=chosen.out.name, agent=agent)

@@ -71,18 +71,14 @@ def train(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
-    """Return the options of the command, and those options of the agent that were given.
-
-    Agent options that were not given are left out, because their defaults depend on the data set. Which options an
-    agent has depends on the algorithm, so the algorithm is read first.
-    """
+    """Return the options, and those options of the agent that were given: other defaults depend on the data set."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.agents.agent import ALGORITHMS
     from synther.agents.own_code import register_typed
 
     register_typed(arguments)
-    name = options.positional(Train, arguments, ALGORITHMS.names(), "td3_bc")
+    name = options.positional(Train, arguments, ALGORITHMS.names(), "td3_bc")  # decides the agent's options
     chosen, agent = options.parse_with_agent("train", Train, arguments, ALGORITHMS.get(name).config_class())
     if chosen.algorithm not in ALGORITHMS:
         raise ConfigError(
@@ -116,7 +112,6 @@ def _is_model(synthetic: str | None) -> bool:
 
 
 def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None:
-    """Return the source of synthetic or augmented rows, or None if the agents train on real rows alone."""
     from synther.experiments.sources import Augmented, Given, Sampled, rewarded
 
     samples = 5_000_000 if chosen.samples is None else chosen.samples
@@ -126,7 +121,6 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
         return None
     if not _is_model(chosen.synthetic):
         return Given(dataset.rows_for(chosen.algorithm, chosen.read(chosen.synthetic)))
-    how: dict[str, Any] = {"strength": chosen.policy_strength, "std": chosen.policy_std}
-    how |= {"policy": None if chosen.policy is None else chosen.policy.expanduser()}
+    how: dict[str, Any] = {"policy": chosen.policy, "strength": chosen.policy_strength, "std": chosen.policy_std}
     source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device, **how)
     return rewarded(source, dataset, chosen.algorithm)

@@ -22,7 +22,6 @@ _ARMS = 8
 
 class _Picture(NamedTuple):
     name: str
-    """Name of the file, without suffix."""
     draw: Callable[..., None]
     """A function that draws the picture, called as draw(path, note=...)."""
     departed: bool
@@ -40,16 +39,16 @@ def draw(table: Table, out: Path) -> list[Path]:
 
 
 def _bars(table: Table) -> Iterator[_Picture]:
-    experiment = table.experiment
+    experiment, departed = table.experiment, False
     groups: dict[str, dict[str, Bar]] = {}
     for row, cells in table.rows.items():
         for column, cell in cells.items():
+            departed |= cell.departed
             if cell.mean is not None:
                 group, arm = (row, column) if experiment.bars == "rows" else (column, row)
                 reference = None if cell.paper is None else cell.paper.mean
                 groups.setdefault(group, {})[arm] = Bar(cell.mean, cell.std or 0.0, reference)
     if experiment.bars is not None and groups:
-        departed = any(cell.departed for cells in table.rows.values() for cell in cells.values())
         yield _Picture(experiment.name, partial(curves.bars, groups, title=experiment.about), departed)
 
 
@@ -87,17 +86,11 @@ def _statistics(table: Table) -> Iterator[_Picture]:
 
 
 def _curves(table: Table) -> Iterator[_Picture]:
-    """Yield the learning curves.
-
-    For online experiments there is one picture per row, with a curve per column. For others there is one picture per
-    run, or several if the run has many arms.
-    """
+    """Yield the learning curves: online one picture per row with a curve per column, else at least one per run."""
     if table.experiment.is_online:
         for row, cells in table.experiment.table.items():
-            done = {
-                column: (table.shown[cell.run], cell.arm) for column, cell in cells.items() if cell.run in table.shown
-            }
-            shown = {column: run.result.curves[arm] for column, (run, arm) in done.items() if run.result is not None}
+            done = {column: cell for column, cell in cells.items() if cell.run in table.shown}
+            shown = {column: table.shown[cell.run].curve(cell.arm) for column, cell in done.items()}
             drawn = _drawable(shown, "returns")
             if drawn:
                 plot = partial(curves.plot, drawn, title=row, xlabel="steps", ylabel="return")
@@ -107,9 +100,9 @@ def _curves(table: Table) -> Iterator[_Picture]:
     for name, run in table.shown.items():
         drawn = {} if run.result is None else _drawable(run.result.curves, "scores")
         arms = list(drawn)
-        for number, start in enumerate(range(0, len(arms), _ARMS)):
+        for start in range(0, len(arms), _ARMS):
             some = {ARM_TITLES.get(arm, arm): drawn[arm] for arm in arms[start : start + _ARMS]}
-            suffix = "" if number == 0 else f"-{number + 1}"
+            suffix = f"-{start // _ARMS + 1}" if start else ""
             yield _Picture(f"curves/{name}{suffix}", partial(curves.plot, some, title=name), bool(run.departures))
 
 

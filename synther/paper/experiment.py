@@ -67,15 +67,11 @@ class Average:
 
     @classmethod
     def of(cls, name: str, rows: Iterable[str], printed: Mapping[str, Sequence[Pair]]) -> Average:
-        """Create the row from the paper's figures.
-
-        `printed` has, by algorithm, the figures of original data, of SynthER and, optionally, of half of each.
-        """
-        kinds = ORIGINAL, SYNTHER, HALF
+        """Create the row. By algorithm, `printed` has the figures of original data, SynthER and maybe half of each."""
         paper = {
             f"{TITLES.get(title, title)} {kind}": Figure(*pair)
             for title, pairs in printed.items()
-            for kind, pair in zip(kinds, pairs, strict=False)
+            for kind, pair in zip((ORIGINAL, SYNTHER, HALF), pairs, strict=False)
         }
         return cls(name, tuple(rows), paper)
 
@@ -131,13 +127,10 @@ class Experiment:
 
 def cells_of(run: OfflineRun | PixelRun, printed: Sequence[Pair] = (), title: str = "") -> dict[str, Cell]:
     """Return the cells of a run, one column per arm. `printed` has the paper's figures of original data and SynthER."""
-    known = dict(zip((ORIGINAL, SYNTHER), printed, strict=False))
-    cells = {}
-    for arm in (STAGE_ONE, *run.arms) if isinstance(run, PixelRun) else run.arms:
-        kind = ARM_TITLES[arm]
-        figure = Figure(*known[kind]) if kind in known else None
-        cells[f"{title or TITLES[run.algorithm]} {kind}"] = Cell(run.name, arm, figure)
-    return cells
+    arms = (STAGE_ONE, *run.arms) if isinstance(run, PixelRun) else run.arms
+    figures = {kind: Figure(*pair) for kind, pair in zip((ORIGINAL, SYNTHER), printed, strict=False)}
+    title = title or TITLES[run.algorithm]
+    return {f"{title} {ARM_TITLES[arm]}": Cell(run.name, arm, figures.get(ARM_TITLES[arm])) for arm in arms}
 
 
 def rows_by_data(

@@ -65,20 +65,18 @@ class Finding:
         """The final scores. They are used where several tasks are combined."""
         return self.values if self.result is None else _finals(self.result, "scores")
 
-    def _curve(self, arm: str) -> tuple[EvalPoint, ...]:
+    def curve(self, arm: str) -> tuple[EvalPoint, ...]:
         return () if self.result is None else self.result.curves.get(arm, ())
 
     def peak(self, arm: str) -> Peak | None:
         """Return the best evaluation of an arm, or None if it was evaluated only once."""
-        best = None if len(self._curve(arm)) < 2 or self.result is None else self.result.best(arm)
-        if best is None:
-            return None
-        spread = best.spread_of_returns if self.shown == "returns" else best.spread_of_scores
-        return None if spread is None else Peak(spread.mean, best.updates)
+        best = None if len(self.curve(arm)) < 2 or self.result is None else self.result.best(arm)
+        spread = None if best is None else MeanStd.of(getattr(best, self.shown) or ())
+        return Peak(spread.mean, best.updates) if best and spread else None
 
     def late(self, arm: str) -> MeanStd | None:
         """Return the mean over the second half of the evaluations, or None if this half has fewer than two."""
-        curve = self._curve(arm)
+        curve = self.curve(arm)
         half = [getattr(point, self.shown) for point in curve[len(curve) // 2 :]]
         if len(half) < 2 or None in half:
             return None
@@ -87,13 +85,11 @@ class Finding:
 
 def finished(experiment: Experiment, runs: Path) -> dict[str, Finding]:
     """Return the finished jobs in the folder `runs`, by name."""
-    found = {job.name: _finding(job, runs / job.name) for job in experiment.jobs}
-    return {name: finding for name, finding in found.items() if finding is not None}
+    done = (job for job in experiment.jobs if job.result(runs / job.name).exists())
+    return {job.name: _finding(job, runs / job.name) for job in done}
 
 
-def _finding(job: RunSpec, folder: Path) -> Finding | None:
-    if not job.result(folder).exists():
-        return None
+def _finding(job: RunSpec, folder: Path) -> Finding:
     wanted, done = job.to_json(), read_object(folder / "run.json")
     for content in (wanted, done):
         content.pop("evaluate_every", None)  # does not change the final evaluation
@@ -113,10 +109,7 @@ def _finding(job: RunSpec, folder: Path) -> Finding | None:
 
 
 def pooled(experiment: Experiment, found: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the finished runs, with the runs of a pool combined to one run with all their seeds.
-
-    Runs of a pool that is not finished are dropped.
-    """
+    """Return the finished runs. The runs of a pool are combined to one run, or dropped until all are finished."""
     members = {run for runs in experiment.pools.values() for run in runs}
     shown = {name: run for name, run in found.items() if name not in members}
     for name, names in experiment.pools.items():
@@ -142,10 +135,8 @@ def described(departure: Difference) -> str:
     """Format a difference, for example as `updates 20 instead of 1,000,000`."""
     if departure.found == OLDER:
         return f"{'.'.join(departure.place[:-1])} created with {OLDER} of preset {departure.place[-1]}"
-    found, wanted = (
-        f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
-        for value in (departure.found, departure.wanted)
-    )
+    sides = departure.found, departure.wanted
+    found, wanted = (f"{side:,}" if isinstance(side, int) else "none" if side is None else str(side) for side in sides)
     return f"{departure.where} {found} instead of {wanted}"
 
 
@@ -173,7 +164,6 @@ class Entry:
 
 
 def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
-    """Return the content of a cell."""
     finding = found.get(cell.run)
     values = None if finding is None else finding.values.get(cell.arm)
     if finding is None or values is None:
@@ -234,7 +224,6 @@ class Summary:
     seeds: int
     columns: dict[str, Aggregate]
     departed: bool = False
-    """Whether one of the runs differs from the experiment's settings."""
 
     def __str__(self) -> str:
         columns = [
@@ -278,7 +267,6 @@ class Paired:
     difference: Interval
     """Mean difference of the scores, with its 95 % interval."""
     departed: bool = False
-    """Whether one of the runs differs from the experiment's settings."""
 
     @property
     def comparison(self) -> str:
@@ -310,10 +298,7 @@ def paired_differences(experiment: Experiment, found: Mapping[str, Finding]) -> 
 
 
 def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
-    """Return the aggregated scores of all columns that have a finished run.
-
-    None if there are fewer than two finished tasks or fewer than two seeds.
-    """
+    """Return the scores of all columns with a finished run. None if there are fewer than two tasks or seeds."""
     rows = experiment.table.values()
     begun = [name for name in experiment.columns if any(_scores(row[name], found) for row in rows if name in row)]
     shared = _shared(begun, experiment, found)
@@ -327,7 +312,6 @@ class _Shared(NamedTuple):
     """For each column the scores (seeds, tasks) of tasks that are finished in all columns, all with as many seeds."""
     departed: bool
     without: tuple[str, ...]
-    """Excluded tasks, on which all seeds of one column diverged."""
 
 
 def _shared(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> _Shared:

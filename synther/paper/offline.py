@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from synther.paper.experiment import (
     contrasts_of,
     rows_by_data,
 )
-from synther.paper.published import AVERAGES, FULL_EVAL, LARGER, LOCOMOTION, MAZES, Printed
+from synther.paper.published import AVERAGES, FULL_EVAL, LARGER, LOCOMOTION, MAZES, Pair, Printed
 from synther.progress import Progress
 
 Arms = dict[str, dict[str, float]]
@@ -52,8 +52,7 @@ SUBSAMPLED = {
     "walker2d-medium": (0.02, 0.05, 0.1, 0.2),
     "walker2d-medium-expert": (0.01, 0.03, 0.05, 0.1),
 }
-"""Fractions of the data sets. In the paper they are from about 20K to 200K rows, with 3 % of medium-expert and 15 % of
-medium-replay among them."""
+"""Fractions of about 20K to 200K rows, as in the paper, which names 3 % of medium-expert and 15 % of medium-replay."""
 
 MEDIUM = ("halfcheetah-medium", "walker2d-medium", "hopper-medium")
 MIXED = tuple(f"{env}-mixed" for env in ("halfcheetah", "walker2d", "hopper"))
@@ -83,8 +82,8 @@ def _run(
     wanted = {source for shares in arms.values() for source in shares}
     sources = {name: source for name, source in known.items() if name in wanted}
     part = f"{100 * more['fraction']:g}pct-" if "fraction" in more else ""
-    updates = 3_000_000 if algorithm == "edac" else 1_000_000
-    return OfflineRun(f"{data}-{part}{algorithm}{suffix}", data, algorithm, arms, sources, updates=updates, **more)
+    more.setdefault("updates", 3_000_000 if algorithm == "edac" else 1_000_000)
+    return OfflineRun(f"{data}-{part}{algorithm}{suffix}", data, algorithm, arms, sources, **more)
 
 
 def _run_per_source(name: str, data: str, algorithm: str, sources: dict[str, Recipe], seeds: int = 8) -> OfflineRun:
@@ -92,12 +91,13 @@ def _run_per_source(name: str, data: str, algorithm: str, sources: dict[str, Rec
     return OfflineRun(name, data, algorithm, {source: {source: 1.0} for source in sources}, sources, seeds=seeds)
 
 
-def _rows_by_arm(runs: Iterable[OfflineRun]) -> Rows:
-    """Return a table with one row per arm and one column per algorithm."""
+def _rows_by_arm(runs: Iterable[OfflineRun], printed: Mapping[str, Mapping[str, Pair]] | None = None) -> Rows:
+    """Return a table with one row per arm and one column per algorithm. `printed` has the paper's figures by both."""
     table: Rows = {}
     for run in runs:
         for arm in run.arms:
-            table.setdefault(ARM_TITLES[arm], {})[TITLES[run.algorithm]] = Cell(run.name, arm)
+            figure = Figure(*printed[arm][run.algorithm]) if printed else None
+            table.setdefault(ARM_TITLES.get(arm, arm), {})[TITLES[run.algorithm]] = Cell(run.name, arm, figure)
     return table
 
 
@@ -126,13 +126,10 @@ def full_eval() -> Experiment:
 def vae_gan() -> Experiment:
     data = "halfcheetah-medium-replay"
     sources = {"diffusion": _paper(data), **{name: Recipe(name, trials=30) for name in ("tvae", "ctgan")}}
-    runs = {name: _run_per_source(f"{data}-{name}-generators", data, name, sources) for name in FIRST_TWO}
-    table = {
-        generator: {TITLES[name]: Cell(run.name, generator, Figure(*printed[name])) for name, run in runs.items()}
-        for generator, printed in published.VAE_GAN.items()
-    }
+    runs = tuple(_run_per_source(f"{data}-{name}-generators", data, name, sources) for name in FIRST_TWO)
+    table = _rows_by_arm(runs, published.VAE_GAN)
     about = "5M rows of diffusion, TVAE and CTGAN, fitted on halfcheetah-medium-replay"
-    return Experiment("vae_gan", "tab:vae_gan_comparison", about, tuple(runs.values()), table, bars="columns")
+    return Experiment("vae_gan", "tab:vae_gan_comparison", about, runs, table, bars="columns")
 
 
 def subsample() -> Experiment:
@@ -173,10 +170,9 @@ def upsample() -> Experiment:
     counts = [round(50_000 * 100 ** (level / (levels - 1))) for level in range(levels)]
     sources = {f"{count:,} rows": _paper(data, count) for count in counts}
     run = _run_per_source(f"{data}-td3_bc-samples", data, "td3_bc", sources)
-    table = {name: {"TD3+BC": Cell(run.name, name)} for name in sources}
     lines = (Lines("Rows sampled", dict(zip(sources, counts, strict=True)), ("TD3+BC",), "rows"),)
     about = "number of sampled rows: ten levels from 50K to 5M, walker2d-medium-replay"
-    remarks = (NOT_PRINTED, NO_ALGORITHM)
+    table, remarks = _rows_by_arm([run]), (NOT_PRINTED, NO_ALGORITHM)
     return Experiment("upsample", "fig:upsample_ablations", about, (run,), table, lines=lines, remarks=remarks)
 
 
@@ -185,8 +181,8 @@ def network() -> Experiment:
     shapes = {f"{kind} {depth}": {"width": 2048, "kind": kind, "depth": depth} for kind, depth in published.NETWORK}
     sources = {name: Recipe(changes={"network": shape}) for name, shape in shapes.items()}
     run = _run_per_source(f"{data}-td3_bc-networks", data, "td3_bc", sources, seeds=4)
-    printed = dict(zip(sources, published.NETWORK.values(), strict=True))
-    table = {name: {"TD3+BC": Cell(run.name, name, Figure(*pair))} for name, pair in printed.items()}
+    printed = {f"{kind} {depth}": {"td3_bc": pair} for (kind, depth), pair in published.NETWORK.items()}
+    table = _rows_by_arm([run], printed)
     about = "kind and depth of the denoiser, hopper-medium-expert"
     return Experiment("network", "tab:network_ablations", about, (run,), table, bars="columns", remarks=(NO_ALGORITHM,))
 
@@ -262,10 +258,8 @@ def compression() -> Experiment:
 
 
 def agents() -> Experiment:
-    runs = tuple(_run(data, name, REAL, _BEST, "-real") for name in FIRST_TWO for data in MEDIUM)
-    about = "the agents themselves, on original data: medium sets, TD3+BC and IQL"
-    table = rows_by_data(runs, FULL_EVAL)
-    return Experiment("agents", "", about, runs, table, bars="rows", remarks=(OTHER_DATA,))
+    runs = [_run(data, name, REAL, _BEST, "-real") for name in FIRST_TWO for data in MEDIUM]
+    return _own_data("agents", "the agents themselves, on original data: medium sets, TD3+BC and IQL", runs, FULL_EVAL)
 
 
 def _subset(algorithm: str, fraction: float = 0.15) -> OfflineRun:
@@ -276,12 +270,11 @@ def _subset(algorithm: str, fraction: float = 0.15) -> OfflineRun:
 def mixed_subsample() -> Experiment:
     runs = tuple(_subset(algorithm) for algorithm in FIRST_TWO)
     about = "15 % of walker2d-mixed: SynthER against three kinds of noise"
-    table = _rows_by_arm(runs)
-    return Experiment("mixed-subsample", "", about, runs, table, bars="columns", remarks=(D4RL_FIGURE,))
+    return Experiment("mixed-subsample", "", about, runs, _rows_by_arm(runs), bars="columns", remarks=(D4RL_FIGURE,))
 
 
 def _own_data(
-    name: str, about: str, runs: Sequence[OfflineRun], printed: Printed, contrasts: tuple[Contrast, ...]
+    name: str, about: str, runs: Sequence[OfflineRun], printed: Printed, contrasts: tuple[Contrast, ...] = ()
 ) -> Experiment:
     """Return an experiment with one row per data set, and the paper's figures for the D4RL set of the same kind."""
     table = rows_by_data(runs, {own: printed[theirs] for own, theirs in D4RL_SETS.items()})
@@ -314,9 +307,8 @@ def fractions() -> Experiment:
     columns = (f"TD3+BC {ORIGINAL}", f"TD3+BC {SYNTHER}")
     table = {row: {column: cells_of(run)[column] for column in columns} for row, run in runs.items()}
     about = "parts of walker2d-mixed with TD3+BC: the real rows against SynthER's"
-    lines = (Lines("walker2d-mixed, TD3+BC", places, columns),)
-    more: dict[str, Any] = {"contrasts": contrasts_of(["td3_bc"]), "lines": lines}
-    return Experiment("fractions", "", about, tuple(runs.values()), table, **more, remarks=(D4RL_FIGURE,))
+    more: dict[str, Any] = {"lines": (Lines("walker2d-mixed, TD3+BC", places, columns),), "remarks": (D4RL_FIGURE,)}
+    return Experiment("fractions", "", about, tuple(runs.values()), table, contrasts=contrasts_of(["td3_bc"]), **more)
 
 
 PLAIN = "TD3+BC"
@@ -353,8 +345,8 @@ def regularisation() -> Experiment:
     for row, (data, fraction) in zip(table.values(), parts.items(), strict=True):
         for title, (algorithm, options) in REGULARISED.items():
             suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}"
-            how: dict[str, Any] = {"agent": options, "fraction": fraction, "seeds": 3}
-            pools.append(replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000))
+            how: dict[str, Any] = {"agent": options, "fraction": fraction, "seeds": 3, "updates": 500_000}
+            pools.append(_run(data, algorithm, BOTH, _BEST, suffix, **how))
             row |= cells_of(pools[-1], title=title)
             if title == PLAIN:
                 pools.append(replace(pools[-1], name=f"{pools[-1].name}-holdout", holdout=0.1))
@@ -375,14 +367,14 @@ VARIANTS: dict[str, Recipe] = {
 
 
 def variants() -> Experiment:
-    how: dict[str, Any] = {"fraction": 0.15, "seeds": 4}
+    how: dict[str, Any] = {"fraction": 0.15, "seeds": 4, "updates": 500_000}
     runs = {
         title: _run("walker2d-mixed", "td3_bc", SYNTHETIC, recipe, f"-{title.replace(' ', '_')}", **how)
         for title, recipe in VARIANTS.items()
     }
     table = {title: {"TD3+BC": Cell(run.name, "synthetic")} for title, run in runs.items()}
     about = "15 % of walker2d-mixed with TD3+BC: rows of best, of its variants, and of other presets"
-    return _pooled("variants", about, [replace(run, updates=500_000) for run in runs.values()], 4, table)
+    return _pooled("variants", about, runs.values(), 4, table)
 
 
 _FEWER = replace(_BEST, samples=1_000_000)
@@ -410,15 +402,11 @@ def guided_offline() -> Experiment:
         arms: Arms = {name: {name: 1.0} for name in sources}
         arms |= {title: {SYNTHER: 0.5, name: 0.5} for title, name in HALVES.items() if name in sources}
         for algorithm in FIRST_TWO:
-            run = replace(_run(data, algorithm, REAL, None, "-guided", **how), updates=500_000)
+            run = _run(data, algorithm, REAL, None, "-guided", updates=500_000, **how)
             runs.append(replace(run, arms=arms, sources=sources))
             columns = {f"{TITLES[algorithm]} {title}": Cell(runs[-1].name, title) for title in arms}
             table.setdefault(f"{data} {100 * how['fraction']:g} %" if how else data, {}).update(columns)
     about = "rows of high reward, of high return or of a policy, against all rows alike: TD3+BC and IQL"
-    contrasts = tuple(
-        (f"{TITLES[algorithm]} {title}", f"{TITLES[algorithm]} {SYNTHER}")
-        for algorithm in FIRST_TWO
-        for title in (*GUIDED, *HALVES)
-        if title != SYNTHER
-    )
+    titles = [title for title in (*GUIDED, *HALVES) if title != SYNTHER]
+    contrasts = tuple(pair for name in FIRST_TWO for title in titles for pair in contrasts_of([name], title, SYNTHER))
     return Experiment("guided-offline", "", about, tuple(runs), table, contrasts=contrasts)

@@ -5,7 +5,7 @@ The paper uses version v2 of the Gym environments, which no longer runs. Version
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,10 +22,9 @@ SYNTHER = "SAC (SynthER, UTD 20)"
 
 @dataclass(frozen=True)
 class Method:
-    """The method of a column of the table."""
+    """The method of a column of the table. `name` is part of the names of its runs."""
 
     name: str
-    """Part of the names of its runs."""
     algorithm: str
     utd: int
     synthetic: Synthetic | None = None
@@ -55,42 +54,34 @@ NORMALISED = "Tasks are aggregated by normalised score: D4RL's for Gym, return /
 
 
 def _experiment(
-    name: str,
-    label: str,
-    about: str,
-    steps: Mapping[str, int],
-    methods: Mapping[str, Method] = OURS,
-    contrasts: tuple[Contrast, ...] = (),
+    name: str, about: str, steps: dict[str, int], methods: dict[str, Method] = OURS, contrasts: Sequence[Contrast] = ()
 ) -> Experiment:
-    """Return an experiment with one row per task and one column per method. `steps` has the number of steps per task.
-
-    By default, SynthER is compared with each other method.
-    """
+    """Return an experiment: a row per task in `steps`, a column per method. By default SynthER is compared with all."""
     runs = {task: {title: method.run(task, steps[task]) for title, method in methods.items()} for task in steps}
     table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
     jobs = tuple(run for row in runs.values() for run in row.values())
-    contrasts = contrasts or tuple((SYNTHER, title) for title in methods if title != SYNTHER)
+    contrasts = tuple(contrasts) or tuple((SYNTHER, title) for title in methods if title != SYNTHER)
     remarks = (NORMALISED, NOT_PRINTED, _neighbours(steps))
-    return Experiment(name, label, about, jobs, table, contrasts=contrasts, remarks=remarks)
+    return Experiment(name, "", about, jobs, table, contrasts=contrasts, remarks=remarks)
 
 
 def online() -> Experiment:
     about = "the paper's settings, 200,000 steps of the dm_control suite and 100,000 of Gym"
     steps = dict.fromkeys(SUITE, 200_000) | dict.fromkeys(GYM, 100_000)
-    return _experiment("online", "fig:online_dmc", about, steps, PAPERS)
+    return replace(_experiment("online", about, steps, PAPERS), label="fig:online_dmc")
 
 
 def online_first() -> Experiment:
     about = "where the paper's effect is largest: halfcheetah and cheetah-run, 100,000 steps"
-    return _experiment("online-first", "", about, dict.fromkeys(("halfcheetah", "cheetah-run"), 100_000))
+    return _experiment("online-first", about, dict.fromkeys(("halfcheetah", "cheetah-run"), 100_000))
 
 
 def online_100k() -> Experiment:
-    return _experiment("online-100k", "", "all six environments, 100,000 steps", dict.fromkeys(GYM | SUITE, 100_000))
+    return _experiment("online-100k", "all six environments, 100,000 steps", dict.fromkeys(GYM | SUITE, 100_000))
 
 
 def online_200k() -> Experiment:
-    return _experiment("online-200k", "", "the dm_control suite, 200,000 steps", dict.fromkeys(SUITE, 200_000))
+    return _experiment("online-200k", "the dm_control suite, 200,000 steps", dict.fromkeys(SUITE, 200_000))
 
 
 _NORMED = {"critic_network": "layer_norm", "actor_network": "layer_norm"}
@@ -108,11 +99,10 @@ def regularisation_online() -> Experiment:
         methods[title] = plain
         with_rows = replace(plain, name=f"{plain.name}-synther", synthetic=Synthetic())
         methods[f"{title} + SynthER"] = OURS[SYNTHER] if title == "SAC" else with_rows
-        copied = Synthetic(copies=True)
-        methods[f"{title} + copies"] = replace(plain, name=f"{plain.name}-copies", synthetic=copied)
+        methods[f"{title} + copies"] = replace(plain, name=f"{plain.name}-copies", synthetic=Synthetic(copies=True))
     contrasts = tuple((f"{title} + SynthER", f"{title}{more}") for title in REGULARISED for more in ("", " + copies"))
     steps = dict.fromkeys(("halfcheetah", "ant", "quadruped-walk"), 100_000)
-    return _experiment("regularisation-online", "", about, steps, methods, contrasts)
+    return _experiment("regularisation-online", about, steps, methods, contrasts)
 
 
 GUIDED = {
@@ -128,16 +118,13 @@ def guided() -> Experiment:
     about = "rows that the agent needs: guidance by curiosity and by TD error, and the same network without guidance"
     contrasts = tuple((title, other) for title in ("curiosity", "TD error") for other in GUIDED if other != title)
     steps = dict.fromkeys(("quadruped-walk", "cheetah-run"), 100_000)
-    return _experiment("guided", "", about, steps, GUIDED, contrasts)
+    return _experiment("guided", about, steps, GUIDED, contrasts)
 
 
 def _neighbours(tasks: Iterable[str]) -> str:
     """Return a remark with the returns that other papers print for these tasks."""
-    printed = [
-        f"{task} {', '.join(f'{name} {value}' for name, value in NEIGHBOURS[task].items())}"
-        for task in tasks
-        if task in NEIGHBOURS
-    ]
+    known = {task: NEIGHBOURS[task].items() for task in tasks if task in NEIGHBOURS}
+    printed = [f"{task} {', '.join(f'{name} {value}' for name, value in found)}" for task, found in known.items()]
     return (
         f"Returns that other papers print for 100,000 frames: {'; '.join(printed)}. They count frames and decisions "
         "differently. Steps here are decisions: with every action repeated twice, 100,000 frames are 50,000 decisions."

@@ -32,8 +32,6 @@ _LATENTS = {part: dict(options) for part, options in LATENTS.items()}
 _OURS = Recipe(preset="best", samples=1_000_000, changes={**_LATENTS, "fit": {"steps": 50_000}})
 _SHIFTS = 8
 _ALL_FEATURES: dict[PixelAlgorithm, Features] = {"drq_bc": "both", "bc": "actor"}
-_ABLATED = ("cheetah-run", "expert", "drq_bc")
-"""The run that also has arms with the features of a single trunk, as in the paper's ablation."""
 
 REAL_HEADS = "DrQ-v2 + real latents"
 HEAD_UPDATES = "The paper does not say how long heads are retrained; here they get as many updates as stage one."
@@ -63,14 +61,12 @@ def vd4rl() -> Experiment:
 
 
 def representation() -> Experiment:
-    arms: dict[Features, str] = {"both": "synthetic", "actor": "actor", "critic": "critic"}
-    retrained = {arm: Retraining(features, _PAPERS) for features, arm in arms.items()}
+    arms: dict[str, Features] = {"synthetic": "both", "actor": "actor", "critic": "critic"}
+    retrained = {arm: Retraining(features, _PAPERS) for arm, features in arms.items()}
     run = PixelRun("cheetah-run-expert-drq_bc-features", "cheetah-run", "expert", "drq_bc", retrained, seeds=4)
-    rows: dict[Features, str] = {"both": "actor's and critic's", "actor": "actor's alone", "critic": "critic's alone"}
-    table = {
-        title: {TITLES["drq_bc"]: Cell(run.name, arms[features], Figure(*REPRESENTATION[features]))}
-        for features, title in rows.items()
-    }
+    rows = {"synthetic": "actor's and critic's", "actor": "actor's alone", "critic": "critic's alone"}
+    cells = {arm: Cell(run.name, arm, Figure(*REPRESENTATION[features])) for arm, features in arms.items()}
+    table = {rows[arm]: {TITLES["drq_bc"]: cell} for arm, cell in cells.items()}
     about = "features that latents are made of: DrQ+BC on V-D4RL's cheetah-run-expert"
     return Experiment("representation", "tab:representation_ablation", about, (run,), table, remarks=(HEAD_UPDATES,))
 
@@ -83,25 +79,20 @@ def pixels() -> Experiment:
         for task in ("cheetah-run", "walker-walk")
         for name in ("bc", "drq_bc")
     )
-    primary = contrasts_of(ALGORITHMS, SYNTHER, REAL_LATENTS)
     secondary = (*contrasts_of(ALGORITHMS), *contrasts_of(ALGORITHMS, HALF, REAL_LATENTS))
     secondary += contrasts_of(["bc"], PAIRS, REAL_LATENTS)
     about = "pixel agents: are heads better on synthetic latents than on real ones?"
     remarks = (OUR_LATENTS, OUR_FRAMES.format(updates=runs[0].updates, theirs=PixelRun.updates))
-    return Experiment(
-        "pixels", "", about, runs, rows_by_data(runs), primary=primary, secondary=secondary, remarks=remarks
-    )
+    more: dict[str, Any] = {"primary": contrasts_of(ALGORITHMS, SYNTHER, REAL_LATENTS), "secondary": secondary}
+    return Experiment("pixels", "", about, runs, rows_by_data(runs), remarks=remarks, **more)
 
 
 def pixels_online() -> Experiment:
-    """Return the experiment on an easy task of DrQ-v2, with enough steps for the plain agent to learn it.
-
-    All its runs render with a smaller shadow map.
-    """
+    """Return the experiment: an easy task of DrQ-v2, with enough steps to learn it. All runs use a small shadow map."""
     task, steps, plain = "cartpole-swingup", 60_000, "DrQ-v2"
-    made = SyntheticLatents(changes=_LATENTS)
-    ways = {plain: None, f"{plain} + SynthER": made, REAL_HEADS: replace(made, copies=True)}
-    names = {plain: "drq_v2", f"{plain} + SynthER": "drq_v2-synther", REAL_HEADS: "drq_v2-copies"}
+    made, with_rows = SyntheticLatents(changes=_LATENTS), f"{plain} + SynthER"
+    ways = {plain: None, with_rows: made, REAL_HEADS: replace(made, copies=True)}
+    names = {plain: "drq_v2", with_rows: "drq_v2-synther", REAL_HEADS: "drq_v2-copies"}
     how: dict[str, Any] = {"agent": {"stddev_updates": 50_000}, "steps": steps, "seeds": 3, "shadow_size": 512}
     runs = {
         title: OnlinePixelRun(f"{task}-{steps // 1000}k-{names[title]}", f"dm_control/{task}-v0", synthetic=way, **how)
@@ -109,7 +100,7 @@ def pixels_online() -> Experiment:
     }
     table = {task: {title: Cell(run.name, run.arm) for title, run in runs.items()}}
     about = "DrQ-v2 from pixels: synthetic latents against the same updates of the heads on real ones, and plain"
-    primary, secondary = ((f"{plain} + SynthER", REAL_HEADS),), ((f"{plain} + SynthER", plain), (REAL_HEADS, plain))
+    primary, secondary = ((with_rows, REAL_HEADS),), ((with_rows, plain), (REAL_HEADS, plain))
     jobs = tuple(runs.values())
     return Experiment("pixels-online", "", about, jobs, table, primary=primary, secondary=secondary)
 
@@ -121,6 +112,6 @@ def _own(task: str, level: str, name: PixelAlgorithm) -> PixelRun:
     arms = {"latents": real, "synthetic": synthetic, "half": replace(synthetic, ratio=0.5)}
     if name == "bc":
         arms["pairs"] = replace(synthetic, pairs=True)
-    if (task, level, name) == _ABLATED:
+    if (task, level, name) == ("cheetah-run", "expert", "drq_bc"):  # as in the paper's ablation of trunks
         arms |= {"actor": replace(synthetic, features="actor"), "critic": replace(synthetic, features="critic")}
     return PixelRun(f"{task}-{level}-{name}-ours", task, level, name, arms, updates=60_000)

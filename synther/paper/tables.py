@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,10 +62,8 @@ class Table:
             name: {column: findings.entry(cell, shown) for column, cell in row.items()}
             for name, row in experiment.table.items()
         }
-        averages = {
-            line.name: {column: findings.average(line, column, rows) for column in experiment.columns}
-            for line in experiment.averages
-        }
+        columns, lines = experiment.columns, experiment.averages
+        averages = {line.name: {name: findings.average(line, name, rows) for name in columns} for line in lines}
         comparisons, over_all = [], None
         try:
             comparisons = [findings.comparison(contrast, experiment, shown) for contrast in experiment.contrasts]
@@ -77,8 +75,7 @@ class Table:
         return cls(experiment, found, shown, rows, averages, compared, paired, over_all)
 
     def lines(self) -> list[list[str]]:
-        """Return the header and the rows as text. Rows and columns without figures are dropped. Wide tables are
-        transposed."""
+        """Return the header and the rows as text, without empty rows and columns. Wide tables are transposed."""
         return _fitting(_with_figures(self._all_lines()))
 
     def _all_lines(self) -> list[list[str]]:
@@ -88,10 +85,7 @@ class Table:
         return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
     def evaluations(self, kind: Literal["peak", "late"]) -> list[list[str]]:
-        """Return the best evaluation of each cell, or the mean over the second half of its evaluations, as `lines`.
-
-        Empty for online experiments, and if the runs were evaluated too rarely.
-        """
+        """Return the best evaluation of each cell, or the mean of its second half. Empty if online, or if too few."""
         title = {"peak": "best evaluation", "late": "second half"}[kind]
         columns = [] if self.experiment.is_online else self.experiment.columns
         body = []
@@ -103,12 +97,10 @@ class Table:
 
     def differences(self) -> list[list[str]]:
         """Return the paired differences, one line per comparison and data set. Primary comparisons come first."""
-        header = ["paired difference", "data", "score [95 % interval]", "pairs", "comparison"]
-        body = [
-            [one.comparison, one.row, str(one), str(one.seeds), "primary" if one.primary else "secondary"]
-            for one in self.paired
-        ]
-        return [header, *body] if body else []
+        lines = [["paired difference", "data", "score [95 % interval]", "pairs", "comparison"]]
+        for one in self.paired:
+            lines.append([one.comparison, one.row, str(one), str(one.seeds), "primary" if one.primary else "secondary"])
+        return lines if self.paired else []
 
     def title(self) -> str:
         return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
@@ -167,11 +159,8 @@ class Table:
         seeds = sorted({cell.seeds + cell.diverged for row in self.rows.values() for cell in row.values()} - {0})
         if updates and seeds:
             what, when = ("return", "steps") if self.experiment.is_online else ("score", "updates")
-            plural = "" if seeds == [1] else "s"
-            yield (
-                f"Mean ± standard deviation of the final {what} over {_either(seeds)} seed{plural} after "
-                f"{_either(updates)} {when}."
-            )
+            over = f"{_either(seeds)} seed{'s' * (seeds != [1])} after {_either(updates)} {when}"
+            yield f"Mean ± standard deviation of the final {what} over {over}."
         if self.experiment.is_online:
             repeats = sorted({getattr(job, "repeat", 1) for job in self.experiment.jobs})
             taken = "no action is repeated" if repeats == [1] else f"every action is taken {_either(repeats)} times"
@@ -234,12 +223,10 @@ def _with_figures(lines: list[list[str]]) -> list[list[str]]:
 
 
 def _names(lines: list[list[str]]) -> list[str]:
-    """Return the names of all rows and columns."""
     return [*(line[0] for line in lines[1:]), *lines[0][1:]]
 
 
 def _fitting(lines: list[list[str]]) -> list[list[str]]:
-    """Transpose a table that is too wide."""
     return [list(line) for line in zip(*lines, strict=True)] if len(lines[0]) > max(_WIDE, len(lines)) else lines
 
 
@@ -247,13 +234,10 @@ def _either(numbers: Iterable[int]) -> str:
     return " or ".join(f"{number:,}" for number in numbers)
 
 
-def _trained(found: Iterable[Finding]) -> dict[str, str]:
+def _trained(found: Collection[Finding]) -> dict[str, str]:
     """Return the commands, versions and machines of the runs, one per line."""
-    facts: dict[str, dict[str, None]] = {"trained by": {}, "trained with": {}, "trained on": {}}
-    for finding in found:
-        origin = {} if finding.result is None else finding.result.origin
-        texts = (finding.facts.get("command"), origin.get("synther"), origin.get("machine"))
-        for seen, text in zip(facts.values(), texts, strict=True):
-            if text:
-                seen[text] = None
-    return {name: "\n".join(seen) for name, seen in facts.items() if seen}
+    origins = [finding.result.origin for finding in found if finding.result is not None]
+    facts = {"trained by": [finding.facts.get("command") for finding in found]}
+    facts["trained with"] = [origin.get("synther") for origin in origins]
+    facts["trained on"] = [origin.get("machine") for origin in origins]
+    return {name: "\n".join(dict.fromkeys(filter(None, texts))) for name, texts in facts.items() if any(texts)}
