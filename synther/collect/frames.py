@@ -102,9 +102,7 @@ def record_run_frames(
     progress: Progress | bool = False,
 ) -> FrameRecorder:
     """Render every state of an online run on a task of the dm_control suite: all episodes of one seed after the other.
-
-    Each frame follows one action of the run, so the action repeat is 1.
-    """
+    Each frame follows one action of the run, so the action repeat is 1."""
     rows = buffer_of(run)
     look = Look.here(check_redrawable(rows.env_id), 1, size, shadow_size)
     count, spans = cores() if processes is None else processes, list(episode_spans(rows))
@@ -121,11 +119,9 @@ def _rendering(look: Look, processes: int) -> str:
 
 
 def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> Summary:
-    """Record all episodes and write them to the file `out`, which is created when it is complete.
-
-    Until then, finished episodes are in the folder `OUT.partial`. After an interruption, the same call continues from
-    there. If this folder has episodes of another recorder, an error is raised.
-    """
+    """Record all episodes and write them to the file `out`, which is created when it is complete. Until then, finished
+    episodes are in the folder `OUT.partial`. After an interruption, the same call continues from there. If this folder
+    has episodes of another recorder, an error is raised."""
     folder = partial_folder(out)
     run = RunFolder(folder)
     with ExitStack() as held:
@@ -149,7 +145,6 @@ def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool
 
 
 def _part(folder: Path, number: int) -> Path:
-    """Return the path of the file with episode `number`."""
     return folder / f"{number:06d}{SUFFIXES[0]}"
 
 

@@ -161,9 +161,12 @@ class Summary:
 
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
-        """Summarise `rows`."""
-        whole = whole_returns(rows, _time_limit(rows))
-        return cls.over(whole, len(returns(rows)), len(rows), rows.env_id, rows.env_options)
+        """Summarise `rows`. Without an environment that can be created on this machine, there is no time limit."""
+        limit = None
+        if rows.env_id is not None:
+            with suppress(SyntherError), opened(rows.env_id, **rows.env_options or {}) as env:
+                limit = time_limit(env)
+        return cls.over(whole_returns(rows, limit), len(returns(rows)), len(rows), rows.env_id, rows.env_options)
 
     @classmethod
     def over(
@@ -175,11 +178,3 @@ class Summary:
         mean, known = float(whole.mean()), reference(env_id or "", options)
         score = None if known is None else float(known.score(mean))
         return cls(env_id, rows, episodes, len(whole), mean, float(whole.std()), score)
-
-
-def _time_limit(rows: Transitions) -> int | None:
-    """Return the environment's time limit in steps, or None if it has none or cannot be created on this machine."""
-    if rows.env_id is not None:
-        with suppress(SyntherError), opened(rows.env_id, **rows.env_options or {}) as env:
-            return time_limit(env)
-    return None

@@ -87,8 +87,7 @@ class TrialScore:
 
     def __call__(self, config: Config) -> float:
         model = Tabular(config, device=self.device, seed=self.seed).fit(self.table, progress=False)
-        made = model.sample(self.samples, seed=self.seed)
-        a, b = matrices_of(self.real, made)
+        a, b = matrices_of(self.real, model.sample(self.samples, seed=self.seed))
         return float(np.nanmean([marginal(a, b)[1], correlation(a, b)]))
 
 
@@ -111,29 +110,27 @@ class Maker:
 
     def rows(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
         """Return the rows of generator `name`. They are read from `folder` if they exist there already."""
+        plan = self.plan
         if name in NOISE:  # not stored, because generating them is faster than reading
-            made = Augmentation(name).fit(self.real).sample(self.plan.samples, seed=self.plan.seed)
+            made = Augmentation(name).fit(self.real).sample(plan.samples, seed=plan.seed)
             return made, Fitted(0.0, 0, {})
         data, note = folder / "synthetic.npz", folder / "fit.json"
         if data.exists():
             return formats.read(data), read_object(note, Fitted)
-        made, fitted = self._generate(name, folder)
-        write_object(note, asdict(fitted))
-        formats.write(made, data)
-        return made, fitted
-
-    def _generate(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
-        """Fit generator `name` and generate its rows."""
-        plan = self.plan
         if name == "diffusion":
             model = self.diffusion(folder)
             parameters = sum(weight.numel() for weight in model.network.parameters())
-            return self.drawn(model), Fitted(model.record.seconds, parameters, plan.settings.to_json())
-        if name == "mbpo":
-            return self._timed(MBPO(device=plan.device, seed=plan.seed), self.real, {})
-        config = self._searched(config_of(name), folder) if plan.trials else config_of(name)
-        config = replace(config, epochs=plan.epochs)
-        return self._timed(Tabular(config, device=plan.device, seed=plan.seed), self._table, to_json(config))
+            made, fitted = self.drawn(model), Fitted(model.record.seconds, parameters, plan.settings.to_json())
+        elif name == "mbpo":
+            made, fitted = self._timed(MBPO(device=plan.device, seed=plan.seed), self.real, {})
+        else:
+            config = self._searched(config_of(name), folder) if plan.trials else config_of(name)
+            config = replace(config, epochs=plan.epochs)
+            tabular = Tabular(config, device=plan.device, seed=plan.seed)
+            made, fitted = self._timed(tabular, self._table, to_json(config))
+        write_object(note, asdict(fitted))
+        formats.write(made, data)
+        return made, fitted
 
     def diffusion(self, folder: Path) -> Synthesizer:
         """Return the diffusion model in `folder`. It is fitted first if it does not exist."""

@@ -81,10 +81,8 @@ class Row:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Parse a list of generators such as `noise,diffusion`, and return the names in the order of `GENERATORS`.
-
-    "noise" stands for all augmentations.
-    """
+    """Parse a list of generators such as `noise,diffusion`, where "noise" stands for all augmentations. Return the
+    names in the order of `GENERATORS`."""
     chosen: set[str] = set()
     for word in text.split(","):
         name = word.strip()
@@ -97,10 +95,8 @@ def names_of(text: str) -> tuple[str, ...]:
 def compare_generators(
     rows: Transitions, folder: Path, names: Sequence[str], plan: Plan, *, command: str, progress: Progress | bool
 ) -> tuple[Row, ...]:
-    """Fit each generator on `rows`, sample, measure, and write `comparison.json` and `comparison.md` to `folder`.
-
-    An interrupted call resumes when it is repeated. A folder of other data or options is refused.
-    """
+    """Fit each generator on `rows`, sample, measure, and write `comparison.json` and `comparison.md` to `folder`. A
+    repeated call resumes an interrupted one. A folder of other data or options is refused."""
     check_rows(rows)
     if set(names) & set(CONFIGS):
         require(search=plan.trials > 0)
@@ -133,10 +129,7 @@ def compare_generators(
 
 
 def _judge(rows: Transitions, plan: Plan) -> Judge | None:
-    """Return the simulator of the environment, or None if it cannot be simulated here.
-
-    If `plan` names the environment, an environment that cannot be simulated is an error.
-    """
+    """Return the simulator of the environment. If there is none, return None, or raise an error if `plan` names it."""
     env_id = plan.env_id or rows.env_id
     if not plan.simulator or env_id is None:
         return None

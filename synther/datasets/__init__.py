@@ -72,8 +72,7 @@ class Dataset:
                 f"{algorithm} adds {more:g} to every reward of this data set, which is wrong for n-step rows: expected "
                 "rows of one step, got n-step rows"
             )
-        changed = given.reward.astype(np.float64) * factor + more
-        return replace(given, reward=changed.astype(given.reward.dtype))
+        return replace(given, reward=(given.reward.astype(np.float64) * factor + more).astype(given.reward.dtype))
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,8 @@ class Request:
 
 Found = tuple[Transitions, str]
 """Rows, and a phrase that says where they come from."""
+Environment = tuple[str | None, dict[str, Any]]
+"""Id of the environment in which agents are evaluated (None: unknown), and its options."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,7 @@ class NamedDataset:
 
     load: Callable[[Request], Found]
     """Function that returns the rows and their origin."""
-    environment: Callable[[Transitions], tuple[str | None, dict[str, Any]]] = lambda rows: (
-        rows.env_id,
-        rows.env_options or {},
-    )
+    environment: Callable[[Transitions], Environment] = lambda rows: (rows.env_id, rows.env_options or {})
     """Function of the rows that returns the environment in which agents are evaluated, and its options."""
     agent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     episodes: int = EPISODES
@@ -139,16 +137,10 @@ def read(
     request = Request(name, data, policies, rows, seed, progress)
     path = Path(name).expanduser()
     known_as = _known_as(path.stem if path.is_file() else name)
-    named = None if known_as is None else DATASETS.get(known_as)
-    there = _file_or_minari(request)
-    if there is not None:
-        found, origin = there
-    elif named is None or ("/" in name and name not in DATASETS):
-        found, origin = _unregistered(request)
-    else:
-        found, origin = named.load(request)
+    named = NamedDataset(_unregistered) if known_as is None else DATASETS.get(known_as)
+    load = _unregistered if "/" in name and name not in DATASETS else named.load
+    found, origin = _file_or_minari(request) or load(request)
     log.info("%s: %s rows, %s", name, f"{len(found):,}", origin)
-    named = named or NamedDataset(_unregistered)
     env_id, options = named.environment(found)
     return Dataset(name, found, env_id, options, named.agent, named.episodes, origin, named.rewards)
 
@@ -164,37 +156,25 @@ def _known_as(name: str) -> str | None:
 
 
 def _file_or_minari(request: Request) -> Found | None:
-    """Read a file or a Minari data set with exactly this name. Return None if there is neither."""
-    name, data = request.name, request.data
-    file = _file(name, data)
+    """Read a file, a folder of Parquet files or a Minari data set with this name, or return None if there is none. In
+    the folder `data`, file names of D4RL are understood too, such as `hopper_medium-v2.hdf5`. If several files fit, the
+    exact name is preferred, then the newest version."""
+    name, data, path = request.name, request.data, Path(request.name).expanduser()
+    places = [path] if data is None else [path, data / path]
+    file = next((place for place in places if place.is_file() or formats.is_parquet_folder(place)), None)
+    if file is None and data is not None:
+        wanted, suffixes = canonical(name), formats.suffixes()
+        fits = [each for each in data.iterdir() if each.suffix.lower() in suffixes and canonical(each.stem) == wanted]
+        file = min(fits, key=lambda each: (each.stem != name, -_version(each.stem), each.name), default=None)
     if file is not None:
         if is_of_frames(file):
             raise FormatError(f"{file} holds frames: expected rows; to train on frames, use `synther pixels train`")
         return formats.read(file), f"read from {file.name}"
-    path = Path(name).expanduser()
-    places = [path] if data is None else [path, data / path]
     own: Path | str | None = next((place for place in places if minari.folder_in(place) is not None), None)
     if own is None and formats.is_minari_id(name):
         with suppress(ImportError):
             own = None if minari.folder_of(name) is None else name
     return None if own is None else (formats.read(own, format="minari"), f"read from {name}")
-
-
-def _file(name: str, data: Path | None) -> Path | None:
-    """Find a file in any format, or a folder of Parquet files, with this path or with this name in the folder `data`.
-
-    In `data`, file names of D4RL are understood, such as `hopper_medium-v2.hdf5`. If several files fit, the exact name
-    is preferred, then the newest version.
-    """
-    path = Path(name).expanduser()
-    for place in (path,) if data is None else (path, data / path):
-        if place.is_file() or formats.is_parquet_folder(place):
-            return place
-    if data is None:
-        return None
-    wanted, suffixes = canonical(name), formats.suffixes()
-    fits = [file for file in data.iterdir() if file.suffix.lower() in suffixes and canonical(file.stem) == wanted]
-    return min(fits, key=lambda file: (file.stem != name, -_version(file.stem), file.name), default=None)
 
 
 def _unregistered(request: Request) -> Found:
@@ -216,8 +196,7 @@ def _task_rows(task: Task, request: Request) -> Found:
             return roll_out.read(request.data, request.progress), roll_out.origin
         installed = _installed(task.minari(OTHERS))
         if installed is None:
-            there = [task.minari(D4RL)] + ([] if task.maze else [task.minari(OTHERS)])
-            ids = " or ".join(f"{one}-v*" for one in there)
+            ids = " or ".join(f"{task.minari(space)}-v*" for space in ([D4RL] if task.maze else [D4RL, OTHERS]))
             missing = f"no file of this name{_place(request.data)}, no Minari data set {ids} installed, and {obstacle}"
             advice = f"{'download it with Minari, or ' if task.maze else ''}pass the folder of its file with --data"
             raise FormatError(f"data set {task.name!r} not found: {missing}; {advice}")
@@ -225,10 +204,7 @@ def _task_rows(task: Task, request: Request) -> Found:
 
 
 def _installed(dataset: str) -> str | None:
-    """Return the id of the newest installed version of a Minari data set.
-
-    Return None if no version is installed, or if Minari itself is not installed.
-    """
+    """Return the id of the newest installed version of a Minari data set. None if it or Minari is not installed."""
     try:
         from minari.storage import get_dataset_path
     except ImportError:
@@ -249,11 +225,8 @@ def _version(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, Any]]:
-    """Return the environment in which agents are evaluated, and its options.
-
-    It is the one that the data names, or else the successor of D4RL's simulator.
-    """
+def _environment(task: Task, rows: Transitions) -> Environment:
+    """Return the environment that the data names, or else the successor of D4RL's simulator."""
     if rows.env_id is not None and not task.is_of(rows.env_id):
         raise DataError(f"{task.name} is a name of D4RL, but these rows are from {rows.env_id}: rename the file")
     maze = task.maze

@@ -72,7 +72,8 @@ class RollOut:
         known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
         known["synther"] = __version__  # another version may collect in another way
         known["options"] = None if self.task.maze else D4RL_BODIES
-        known["policies"] = digest_of(self.policies) if self.policies is not None and self._needed() else None
+        used = self.policies if self._needed() else None
+        known["policies"] = None if used is None else digest_of(used)
         file = _folder(data) / f"{self.task.name}.{key_of(known)}.npz"
         if file.exists():
             return formats.read(file)
@@ -81,12 +82,9 @@ class RollOut:
             env_id, options = ENV_IDS[task.env], D4RL_BODIES
             actors = actors_of(self.policies, task.env, task.level, env_id, options)
         else:
-            reach: Policy = PointReacher()
-            if self.policies is not None and self._needed():
-                reach = read_policy(self.policies, *ANT_POLICY)
+            reach: Policy = PointReacher() if used is None else read_policy(used, *ANT_POLICY)
             env_id, options, actors = maze.env_id, maze.options(anywhere=True), [maze.wanderer(reach)]
-        how: dict[str, Any] = {"options": options, "name": task.name, "seed": self.seed, "progress": progress}
-        rows = record(env_id, actors, self._count(), **how)
+        rows = record(env_id, actors, self._count(), options=options, name=task.name, seed=self.seed, progress=progress)
         formats.write(rows, file)
         log.info("%s is saved as %s", self.task.name, file)
         return rows
@@ -115,9 +113,7 @@ def _listed(names: set[str]) -> str:
 
 def _folder(data: Path | None) -> Path:
     """Return the folder for new data sets: the folder `data`, or `SYNTHER_CACHE`, or a folder in the user's cache.
-
-    `data` is not used if it is marked read-only, even if this process has the rights to write there.
-    """
+    `data` is not used if it is marked read-only, even if this process has the rights to write there."""
     if data is not None and data.stat().st_mode & 0o200 and os.access(data, os.W_OK):
         return data
     own = os.environ.get("SYNTHER_CACHE")

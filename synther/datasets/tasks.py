@@ -1,7 +1,5 @@
-"""D4RL's data sets and our similar ones: their names, and how agents are trained and evaluated on them.
-
-The settings are those of the paper's code, which follows CORL.
-"""
+"""D4RL's data sets and our similar ones: their names, and how agents are trained and evaluated on them. The settings
+are those of the paper's code, which follows CORL."""
 
 from __future__ import annotations
 
@@ -116,16 +114,12 @@ class Task:
 
     def _is(self, pattern: str) -> bool:
         """Return whether the name matches `pattern`. "mixed" counts as "medium-replay"."""
-        name = self.name.replace("-mixed", "-medium-replay")
-        return re.fullmatch(pattern, name) is not None
+        return re.fullmatch(pattern, self.name.replace("-mixed", "-medium-replay")) is not None
 
 
 def canonical(text: str) -> str:
-    """Return a name in our spelling: lower case, dashes, no version.
-
-    For example, `hopper_medium_replay-v2` becomes `hopper-medium-replay`, and `D4RL/pointmaze/umaze-v2` becomes
-    `maze2d-umaze`. Unknown names are spelled in the same way.
-    """
+    """Return a name, known or not, in our spelling: lower case, dashes, no version. `hopper_medium_replay-v2` becomes
+    `hopper-medium-replay`, for example, and `D4RL/pointmaze/umaze-v2` becomes `maze2d-umaze`."""
     plain = re.sub(r"-v\d+$", "", text.lower().replace("_", "-"))
     minari, ant = _MINARI_ID.fullmatch(plain), _ANT_FILE.fullmatch(plain)
     if minari:

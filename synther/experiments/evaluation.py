@@ -47,9 +47,8 @@ class Scored:
     def to_json(self) -> dict[str, Any]:
         made = {"file": str(self.file), "env_id": self.env_id, "env_options": self.env_options}
         arms = {arm: standing.to_json() for arm, standing in self.arms.items()}
-        lengths = self.evaluation.lengths.tolist()
-        returns = episodes_of(self.evaluation.returns)
-        return {**made, "seeds": self.seeds, "arms": arms, "returns": returns, "lengths": lengths}
+        played = {"returns": episodes_of(self.evaluation.returns), "lengths": self.evaluation.lengths.tolist()}
+        return {**made, "seeds": self.seeds, "arms": arms, **played}
 
 
 def score(
@@ -124,10 +123,7 @@ def _file_of(agents: Path) -> Path:
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:
-    """Return why the run in `folder` cannot be evaluated on this machine, or None if it can.
-
-    By default, `env_id` is the environment of the run's frames.
-    """
+    """Return why this machine cannot evaluate the run in `folder`, or None. `env_id`: by default that of the frames."""
     wanted = env_id or description(folder)["env_id"]
     if wanted is None:
         return f"its frames do not name an environment: name it with `synther pixels evaluate {folder} --env-id`"
@@ -147,11 +143,9 @@ def evaluate(
     workers: int | None = None,
     progress: Progress | bool = True,
 ) -> Result:
-    """Play `episodes` episodes with every seed of the pixel run in `folder`, and write its `result.json`.
-
-    By default, the environment and the number of times that each action is repeated are those of the run's frames. The
-    shadow map is always that of the frames. Episodes that were already played are not played again.
-    """
+    """Play `episodes` episodes with every seed of the pixel run in `folder`, and write its `result.json`. By default,
+    environment and action repeat are those of the run's frames. The shadow map is always that of the frames. Episodes
+    that were already played are not played again."""
     about, obstacle = description(folder), why_not(folder, env_id)
     if obstacle is not None:
         raise ConfigError(obstacle)

@@ -47,21 +47,15 @@ class Evaluator(Protocol):
 
 
 class Evaluations:
-    """Measurements that have begun. Each is recorded when it and all earlier ones are done.
-
-    `freeze` converts the agents' policy to the policies that the evaluator gets. Without an evaluator, a measurement
-    has only losses.
-    """
+    """Measurements that have begun. Each is recorded when it and all earlier ones are done. `freeze` converts the
+    agents' policy for the evaluator. Without an evaluator, a measurement has only losses."""
 
     def __init__(self, evaluator: Evaluator | None, record: Record, freeze: Callable[[Any], Any] = frozen) -> None:
         self._evaluator, self._record, self._freeze = evaluator, record, freeze
         self._begun: deque[tuple[int, float, dict[str, NDArray[Any]], Any]] = deque()
 
     def begin(self, agent: Any, updates: int) -> None:
-        """Begin to measure the agent in its present state, after `updates` updates.
-
-        If too many evaluations are running, wait for the first of them.
-        """
+        """Begin to measure the agent after `updates` updates. If too many evaluations run, wait for the first."""
         compute.synchronize(agent.device)
         seconds = self._record.clock.seconds
         self.wait(MOST_UNDER_WAY - 1)
@@ -110,11 +104,8 @@ def train(
     label: str = "train",
     others: bool = False,
 ) -> Result:
-    """Train up to the last update. Resume from the checkpoint in `folder` if there is one.
-
-    Raise an error when all seeds have diverged. `others` means that other groups of seeds are trained separately. Then
-    no error is raised, because the other seeds may not diverge.
-    """
+    """Train up to the last update. Resume from the checkpoint in `folder` if there is one. Raise an error when all
+    seeds have diverged, except if there are `others`: seeds that are trained separately and may not diverge."""
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
         learner.load(checkpoint)
@@ -135,21 +126,16 @@ def train(
         compute.synchronize(learner.device)
         checkpoints.write(lambda: learner.save(checkpoint))
 
-    def until(end: int, phase: Phase) -> None:
-        while learner.updates < end:
-            count = min(SHOWN_UPDATES[learner.device.type], end - learner.updates)
-            learner.train(count)
-            evaluations.collect()
-            phase.advance(count, rate(learner.updates))
-            if learner.updates < end:
-                save()
-
     with record, progress.phase(label, schedule.last, learner.updates) as phase:
         if not record.has_all(learner.updates):  # the run was stopped before this evaluation was done
             evaluations.begin(learner, learner.updates)
         while learner.updates < schedule.last:
-            until(schedule.after(learner.updates), phase)
-            evaluations.begin(learner, learner.updates)
+            count = min(SHOWN_UPDATES[learner.device.type], schedule.after(learner.updates) - learner.updates)
+            learner.train(count)
+            evaluations.collect()
+            phase.advance(count, rate(learner.updates))
+            if schedule.includes(learner.updates):
+                evaluations.begin(learner, learner.updates)
             save()
         evaluations.wait(0)
         record.clock.save()
@@ -178,13 +164,11 @@ class Acting(ABC):
 
     def refresh(self, progress: Progress) -> None:
         """Fit the generators again and learn from their rows, if a refresh is due. Otherwise restore the last rows."""
-        if self.refreshing is None:
-            return
-        if not self.spec.is_refreshed(self.step):
+        if self.refreshing is not None and self.spec.is_refreshed(self.step):
+            with self.clock.counting(self.refreshing.part):
+                self.refreshing.refresh(self.step, progress)
+        elif self.refreshing is not None:
             self.refreshing.draw(self.step, progress)
-            return
-        with self.clock.counting(self.refreshing.part):
-            self.refreshing.refresh(self.step, progress)
 
     @property
     @abstractmethod
@@ -208,8 +192,8 @@ class Acting(ABC):
         """Update the agents after step number `step`."""
 
     @abstractmethod
-    def save(self) -> None:
-        """Write the data that resuming needs, and then a checkpoint."""
+    def save_data(self) -> None:
+        """Write the data without which a checkpoint cannot be resumed. It is called before each checkpoint."""
 
     def _keep(self) -> None:
         """Copy the present checkpoint to `kept/`, if `keep_every` says so and a copy does not exist yet."""
@@ -250,7 +234,8 @@ class Acting(ABC):
                 shown = self.step
         evaluations.wait(1 if self.record.schedule.includes(self.step) else 0)
         with self.clock.counting("checkpoints"):
-            self.save()
+            self.save_data()
+            self.learner.save(self.folder / CHECKPOINT)
             self._keep()
         self.clock.save()
 

@@ -1,8 +1,4 @@
-"""Offline training as a resumable run in a folder: all arms and seeds at once, evaluated while they train.
-
-`train_to` executes the run. `material_of` prepares the training data of a run of an experiment. `PolicyRows` are
-synthetic rows with the actions of agents that are trained first.
-"""
+"""Offline training as a resumable run in a folder: all arms and seeds at once, evaluated while they train."""
 
 from __future__ import annotations
 
@@ -116,10 +112,8 @@ def _own_discount(tables: Sequence[Transitions], config: Any) -> float | None:
 
 
 def _environment(spec: OfflineRun, real: Transitions, is_required: bool) -> tuple[str | None, Bounds | None]:
-    """Return the environment for evaluations and the bounds of the actions. Each is None if it is not known.
-
-    Raise an error if the environment cannot be created and `is_required` is set. Otherwise log a warning.
-    """
+    """Return the environment for evaluations and the bounds of the actions. Each is None if it is not known. If the
+    environment cannot be created, raise an error if it `is_required`, or else log a warning."""
     boxes = [part for part in real.action_space or () if isinstance(part, Box)]
     own = [np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high")]
     bounds = (own[0], own[1]) if boxes and np.isfinite(own).all() else None
@@ -155,11 +149,8 @@ def _environment(spec: OfflineRun, real: Transitions, is_required: bool) -> tupl
 
 
 def material_of(spec: OfflineRun, dataset: Dataset, place: Place) -> TrainingData:
-    """Return the data that the arms of a run learn from.
-
-    Generators are fitted on the original rewards, so that all algorithms share them. The changes of rewards that some
-    algorithms need are applied to the rows afterwards.
-    """
+    """Return the data that the arms of a run learn from. Generators are fitted on the original rewards, so that all
+    algorithms share them. The changes of rewards that some algorithms need are applied to the rows afterwards."""
     rows = dataset.rows if spec.fraction is None else dataset.rows.subsample(spec.fraction, spec.seed)
     rows, held_out = hold_out(rows, spec.holdout, spec.seed)
     real = dataset.rows_for(spec.algorithm, rows)
@@ -168,12 +159,12 @@ def material_of(spec: OfflineRun, dataset: Dataset, place: Place) -> TrainingDat
     for name, recipe in spec.sources.items():
         source = recipe.source(rows, place, spec.seed)
         if recipe.policy is not None:
-            learned = TrainingData(real)
-            if recipe.policy.learns_from == "synthetic":
-                learned = TrainingData.mixed(real, rewarded(source, dataset, spec.algorithm))
+            assert isinstance(source, Generated)
+            seen = rewarded(source, dataset, spec.algorithm) if recipe.policy.learns_from == "synthetic" else None
             first: dict[str, Any] = {"seed": _FIRST_SEED + spec.seed, "evaluate": False, "tensorboard": "off"}
             first |= {"seeds": recipe.policy.seeds, "updates": recipe.policy.updates, "device": place.device}
-            source = PolicyRows(source, replace(spec.on(dataset), **first), learned, recipe.policy)
+            agents = replace(spec.on(dataset), **first)
+            source = PolicyRows(source, agents, TrainingData.mixed(real, seen), recipe.policy)
         others[name] = rewarded(source, dataset, spec.algorithm)
     return TrainingData(real, others, spec.arms, unseen)
 
@@ -187,10 +178,8 @@ class PolicyRows:
     generators. All sources with the same agents share them.
     """
 
-    source: Source
-    """The source of the rows, a `Generated`."""
+    source: Generated
     agents: OfflineRun
-    """The training of the agents."""
     learned: TrainingData
     """The data that the agents learn from."""
     policy: PolicyGuidance
@@ -203,14 +192,12 @@ class PolicyRows:
         return {**self.source.description(), "policy": own}
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
-        assert isinstance(self.source, Generated)
         if self.policy.strength == 0:  # no agents are needed
             return self.source.rows(file, progress)
         folder = self.source.store / f"agents-{key_of(self._described())}"
         with owned(folder.with_suffix(".lock"), patience=math.inf):
             train_to(self.agents, self.learned, folder, progress=progress)
-        strength, std = self.policy.strength, self.policy.std
-        guide = partial(agent_guide, folder / loop.CHECKPOINT, strength=strength, std=std)
+        guide = partial(agent_guide, folder / loop.CHECKPOINT, strength=self.policy.strength, std=self.policy.std)
         return self.source.rows(file, progress, guide)
 
     def _described(self) -> dict[str, Any]:

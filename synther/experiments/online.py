@@ -1,8 +1,5 @@
 """Online training as a resumable run in a folder: every seed acts in an environment and learns from its own data.
-
-State agents and pixel agents act and learn in segments (see `loop.Acting`). They differ in their environments, in their
-learner, and in the data that they keep on disk.
-"""
+State agents and pixel agents share the loop, see `loop.Acting`."""
 
 from __future__ import annotations
 
@@ -132,9 +129,9 @@ class RowActing(Acting):
         discrete = envs.choices is not None
         columns = Columns(envs.observation_size, len(envs.low), discrete, discrete, **spaces)
         self.experience = Experience(folder / _ROWS, columns)
-        self.checkpoint, self.replay = folder / CHECKPOINT, folder / "replay.npz"
-        if self.checkpoint.exists():  # restore learner and experience
-            step = learner.load(self.checkpoint)
+        checkpoint, self.replay = folder / CHECKPOINT, folder / "replay.npz"
+        if checkpoint.exists():  # restore learner and experience
+            step = learner.load(checkpoint)
             self.experience.load(spec.segments_until(step), spec.seeds, self.replay)
             learner.add(*self.experience.rows())
         if spec.synthetic is not None:
@@ -176,11 +173,9 @@ class RowActing(Acting):
     def learn(self, step: int) -> None:
         self.learner.train()
 
-    def save(self) -> None:
-        """Write the rows first, because a checkpoint cannot be resumed without them."""
+    def save_data(self) -> None:
         self.experience.cut()
         self.experience.save()
-        self.learner.save(self.checkpoint)
 
     def _write_rows(self) -> None:
         rows = self.experience.transitions(self.spec.env_id)
@@ -204,9 +199,9 @@ class PixelActing(Acting):
         drawn = {"env_id": spec.env_id, "action_repeat": spec.repeat, "shadow_size": spec.shadow_size}
         self.frames = FrameExperience(folder / "frames", spec.all_seeds, envs, **drawn)
         self.everybody: Numbers = np.arange(spec.seeds)
-        self.checkpoint = folder / CHECKPOINT
-        if self.checkpoint.exists():  # restore the learner and its frames
-            learner.load(self.checkpoint)
+        checkpoint = folder / CHECKPOINT
+        if checkpoint.exists():  # restore the learner and its frames
+            learner.load(checkpoint)
             for segment in self.frames.segments(spec.segments_until(learner.decisions)):
                 for records, who in replayed(segment):
                     learner.add(records, who)
@@ -217,8 +212,7 @@ class PixelActing(Acting):
 
     @property
     def step(self) -> int:
-        decisions: int = self.learner.decisions
-        return decisions
+        return int(self.learner.decisions)
 
     def run(self, progress: Progress) -> Result:
         return self.train(Evaluations(self, self.record, freeze=lambda policy: policy), progress)
@@ -226,10 +220,9 @@ class PixelActing(Acting):
     def start(self, policies: PixelPolicy, number: int) -> Future[Evaluation]:
         """Evaluate now, not in parallel to the training: all processes are needed to render the environments."""
         spec: Any = self.spec
-        drawn = {"repeat": spec.repeat, "shadow_size": spec.shadow_size}
-        how = {**drawn, "workers": spec.workers, "make_env": self._make_env}
+        how = {"repeat": spec.repeat, "shadow_size": spec.shadow_size, "workers": spec.workers}
         with self.clock.counting("evaluations"):
-            found = evaluate(policies, spec.env_id, spec.all_seeds, spec.episodes, **how)
+            found = evaluate(policies, spec.env_id, spec.all_seeds, spec.episodes, make_env=self._make_env, **how)
         finished: Future[Evaluation] = Future()
         finished.set_result(found)
         return finished
@@ -250,10 +243,8 @@ class PixelActing(Acting):
         if step % self.update_every == 0:
             self.learner.train(1)
 
-    def save(self) -> None:
-        """Write the frames first, because a checkpoint cannot be resumed without them."""
+    def save_data(self) -> None:
         self.frames.save(self.step)
-        self.learner.save(self.checkpoint)
 
     def _see(self, records: Records, who: Numbers) -> None:
         if len(who):

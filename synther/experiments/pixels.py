@@ -3,9 +3,7 @@
 1. `train_to` trains agents on frames, all seeds at once. This is stage one.
 2. `encode_to` encodes the frames with the agents of each seed, and writes rows of latents.
 3. `upsample` fits generators on these latents and writes synthetic latents.
-4. `retrain_to` trains the heads again on latents, real or synthetic. The latents of all seeds may be larger than the
-   memory. Seeds are independent of each other, so they are trained in groups that fit into memory. Each group has its
-   own folder.
+4. `retrain_to` trains the heads again on latents, real or synthetic, in groups of seeds that fit into memory.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from itertools import accumulate
+from dataclasses import asdict, fields, replace
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +105,9 @@ def kind_of(algorithm: str) -> type[PixelConfig]:
 
 
 def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress | bool = True) -> Result:
-    """Train every seed on frames (stage one). Write `log.jsonl`, `checkpoint.safetensors`, `policy.safetensors` and, at
-    the end, `trained.json` into `folder`.
-
-    A second call resumes the training. It raises an error if the folder holds a training with other frames or options,
-    or if another process is training there.
-    """
+    """Train every seed on frames (stage one), or resume the training. Write `log.jsonl`, `checkpoint.safetensors`,
+    `policy.safetensors` and, at the end, `trained.json` into `folder`. Raise an error if it holds a training with other
+    frames or options, or if another process is training there."""
     device, config = compute.pick_device(spec.device), spec.config
     trackers.check(spec.tensorboard, spec.wandb)
     described = {
@@ -166,10 +161,8 @@ def encode_to(
     progress: Progress | bool = True,
 ) -> list[Path]:
     """Encode frames with each seed's agent of the stage one in the folder `run`. Write the latents to `seed-0.npz` and
-    so on in `folder`, and return these files.
-
-    `features` of None means all features of the agents. `shifts` and `pairs` are described at `latents.encode`.
-    """
+    so on in `folder`, and return these files. `features` of None means all features of the agents. `shifts` and `pairs`
+    are described at `latents.encode`."""
     own = identity(run)
     _check_frames(run, frames)
     chosen = features or ("both" if kind_of(own["agent"]["algorithm"]) is DrQBCConfig else "actor")
@@ -204,10 +197,8 @@ def file_of(folder: Path, seed: int) -> Path:
 
 
 def stored(folder: Path, run: dict[str, Any]) -> tuple[Features, list[Stored]]:
-    """Return the features of the latents in `folder`, real or synthetic, and the file of each seed.
-
-    Raise an error if they are not latents of the agents that `run` identifies, see `identity`.
-    """
+    """Return the features of the latents in `folder`, real or synthetic, and the file of each seed. Raise an error if
+    they are not latents of the agents that `run` identifies (see `identity`)."""
     about = latents_in(folder)
     if about["run"] != run:
         raise ConfigError(f"{folder} holds latents of other agents: encode the frames with the agents of this run")
@@ -233,10 +224,8 @@ def upsample(
     progress: Progress | bool = True,
 ) -> list[Path]:
     """Fit a generator on the latents of each seed in the folder `source`, and sample `samples` synthetic rows from it.
-
-    The rows are written to `seed-0.hdf5` and so on in `folder`, the models to its subfolder `models`. A second call
-    resumes the work. It raises an error if the folder holds results of other latents or options.
-    """
+    Write them to `seed-0.hdf5` and so on in `folder`, and the models to its subfolder `models`. A second call resumes
+    the work. It raises an error if the folder holds results of other latents or options."""
     progress = resolve(progress)
     check_count(samples)
     about = latents_in(source)
@@ -267,6 +256,8 @@ def upsample(
 
 LatentSource = Given | Sampled | Stored
 """Latents of one seed. They are loaded seed by seed, because those of all seeds may not fit into memory."""
+_Group = dict[int, tuple[LatentSource, ...]]
+"""Seeds that train together, because all their rows fit into memory, with the sources of each seed."""
 
 
 def retrain_to(
@@ -284,11 +275,8 @@ def retrain_to(
 
     `sources` has the latents of each seed. If `real` is given, it has further latents of each seed: a share `ratio` of
     every batch comes from `sources`, and the rest from `real`. `folder` gets the same files as in stage one, and a
-    subfolder for each group of seeds.
-
-    Only the length of the training and the options of the machine are taken from `spec`. Agents and seeds are those of
-    `run`. A second call resumes the training. It raises an error if the folder holds a training with other rows or
-    options.
+    subfolder for each group of seeds. Only the length of the training and the options of the machine are taken from
+    `spec`. A second call resumes the training. It raises an error if the folder holds one with other rows or options.
     """
     own, about = identity(run), description(run)
     seeds: list[int] = about["seeds"]
@@ -298,7 +286,8 @@ def retrain_to(
         raise ConfigError(f"expected {len(seeds)} real sources and 0 < ratio < 1, got {len(real)} and {ratio}")
     policy = load_pixel_policy(run / loop.CHECKPOINT, features=features)
     device = compute.pick_device(spec.device)
-    groups = _groups(list(zip(sources, *([real] if real else []), strict=True)), seeds, device)
+    groups = _groups(dict(zip(seeds, zip(sources, *([real] if real else []), strict=True), strict=True)), device)
+    folders = [folder / f"seeds-{min(group)}-{max(group)}" for group in groups]
     heads = heads_of(about["agent"], features)
     # The exploration noise decreases over the same share of the updates as in stage one.
     heads = replace(heads, stddev_updates=max(1, round(heads.stddev_updates * spec.updates / about["updates"])))
@@ -310,7 +299,7 @@ def retrain_to(
         "run": own,
         "features": features,
         "rows": [source.description() for source in sources],
-        "groups": [group.seeds for group in groups],
+        "groups": [list(group) for group in groups],
         **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
         "device": device.type,
         **{name: about.get(name) for name in ("seeds", "env_id", "action_repeat", "shadow_size")},
@@ -323,25 +312,23 @@ def retrain_to(
     with written.work(described, lambda: is_trained(folder)) as unfinished:
         if unfinished:
             how = shares, resolve(progress), len(groups) > 1
+            placed = zip(groups, folders, strict=True)
             try:
-                found = [_train_group(spec, heads, policy, group, folder / group.name, *how) for group in groups]
+                found = [_train_group(spec, heads, policy, group, place, *how) for group, place in placed]
             except (ConfigError, DataError, FormatError):
                 if new and not any(folder.rglob(loop.CHECKPOINT)):
                     written.release()  # otherwise the folder would be reserved for the wrong rows
                 raise
             result = _together(groups, found)
             check_alive(result.updates, [place in result.diverged[LATENTS] for place in range(len(seeds))])
-            actors = [load_policy(folder / group.name / loop.CHECKPOINT).actor for group in groups]
-            weights = torch.cat([actor.weights for actor in actors])
+            weights = torch.cat([load_policy(each / loop.CHECKPOINT).actor.weights for each in folders])
             finish(folder, result, policy.with_heads(Stack(weights, policy.actor.sizes)))
     return result_of(folder)
 
 
 def train_arms(spec: PixelRun, frames: Frames, folder: Path, progress: Progress) -> None:
-    """Train all arms of a run of an experiment, each in its own subfolder of `folder`.
-
-    Arms may share latents and models, which are also stored in `folder`. The latents are deleted at the end.
-    """
+    """Train all arms of a run of an experiment, each in its own subfolder of `folder`. Arms may share latents and
+    models, which are also stored in `folder`. The latents are deleted at the end."""
     one, encoded = folder / STAGE_ONE, folder / "encoded"
     train_to(spec, frames, one, progress=progress)
     how: dict[str, Any] = {"device": spec.device, "progress": progress}
@@ -374,36 +361,20 @@ def earned(frames: Frames) -> str:
     return f", whose {len(whole):,} whole episodes return {whole.mean():,.1f} ± {whole.std():,.1f}"
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Seeds that train together, because all their rows fit into memory."""
-
-    seeds: list[int]
-    sources: list[tuple[LatentSource, ...]]
-    """The sources of each seed."""
-
-    @property
-    def name(self) -> str:
-        return f"seeds-{self.seeds[0]}-{self.seeds[-1]}"
-
-
-def _groups(sources: Sequence[tuple[LatentSource, ...]], seeds: Sequence[int], device: torch.device) -> list[_Group]:
-    """Split the seeds into groups of consecutive seeds, each as large as fits into memory, with at least one seed.
-
-    The groups are always the same on the same machine.
-    """
+def _groups(sources: _Group, device: torch.device) -> list[_Group]:
+    """Split seeds into groups of consecutive seeds, each as large as fits into memory, with at least one seed. The
+    groups are always the same on the same machine."""
     room = float(_CPU_BYTES)
     if device.type == "cuda":
         room = _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
     groups: list[_Group] = []
     taken = 0
-    for own, seed in zip(sources, seeds, strict=True):
+    for seed, own in sources.items():
         size = sum(each.size() for each in own)
         if not groups or taken + size > room:
-            groups.append(_Group([], []))
+            groups.append({})
             taken = 0
-        groups[-1].seeds.append(seed)
-        groups[-1].sources.append(own)
+        groups[-1][seed] = own
         taken += size
     return groups
 
@@ -418,37 +389,30 @@ def _train_group(
     progress: Progress,
     others: bool,
 ) -> Result:
-    """Train the heads of a group of seeds. `shares` has the share of every batch that comes from each source of a seed.
-
-    `others` says whether there are other groups.
-    """
+    """Train the heads of a group of seeds. Each source of a seed has its share of every batch in `shares`. `others`
+    says whether there are other groups."""
     if is_trained(folder):
         return result_of(folder)
-    RunFolder(folder).claim({"kind": "group", "seeds": group.seeds})
+    RunFolder(folder).claim({"kind": "group", "seeds": list(group)})
     wanted = policy.trunk.features * (2 if getattr(heads, "features", "shared") == "both" else 1)
 
     def tables() -> Iterator[Transitions]:
-        for source in (source for own in group.sources for source in own):
+        for source in chain(*group.values()):
             rows = source.rows(None, progress)
-            if rows.observation.shape[1] != wanted:
-                got = rows.observation.shape[1]
+            if (got := rows.observation.shape[1]) != wanted:
                 raise DataError(f"expected latents of {wanted} columns for these heads, got {got}")
             yield rows
             del rows  # frees the memory before the next rows are loaded
 
     device, precision = compute.pick_device(spec.device), spec.precision
     assert precision != "bf16"
-    low, high = policy.low.numpy(), policy.high.numpy()
+    each, count = len(shares), len(shares) * len(group)
     with compute.working_on(device, "take fewer rows, or seeds"):
-        rows = Rows(tables(), device=device, low=low, high=high, count=len(shares) * len(group.sources))
-    firsts = range(0, len(shares) * len(group.sources), len(shares))
-    members = [
-        Member(seed, Arm(tuple(range(first, first + len(shares))), shares, first))
-        for first, seed in zip(firsts, group.seeds, strict=True)
-    ]
+        rows = Rows(tables(), device=device, low=policy.low.numpy(), high=policy.high.numpy(), count=count)
+    arms = [Arm(tuple(range(first, first + each)), shares, first) for first in range(0, count, each)]
+    members = [Member(seed, arm) for seed, arm in zip(group, arms, strict=True)]
     agent = Agent(heads, rows, members, precision=precision)
-    how: dict[str, Any] = {"label": f"train {LATENTS}", "others": others}
-    result = loop.train(agent, spec, folder, [LATENTS], group.seeds, progress, **how)
+    result = loop.train(agent, spec, folder, [LATENTS], list(group), progress, label=f"train {LATENTS}", others=others)
     finish(folder, result)
     return result
 
@@ -465,7 +429,7 @@ def heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
 def _together(groups: Sequence[_Group], found: Sequence[Result]) -> Result:
     """Combine the results of all groups, which were trained one after another."""
     parts = {part: sum(result.seconds_of[part] for result in found) for part in found[0].seconds_of}
-    firsts = accumulate([len(group.seeds) for group in groups], initial=0)
+    firsts = accumulate([len(group) for group in groups], initial=0)
     placed = zip(firsts, found, strict=False)
     lost = tuple(first + seed for first, result in placed for seed in result.diverged[LATENTS])
     return replace(found[0], seconds=sum(parts.values()), seconds_of=parts, diverged={LATENTS: lost})

@@ -108,8 +108,7 @@ class Record:
 
     The members are the `seeds` of the first arm, followed by those of the next arm. When a member diverges, a warning
     is logged once, and the others continue. When all have diverged, an error is raised, except if there are `others` in
-    other groups. A measurement that is due after exactly `stands` updates may be missing in the log, because it is
-    repeated.
+    other groups. A measurement that is due after exactly `stands` updates may be missing in the log: it is repeated.
     """
 
     def __init__(
@@ -167,11 +166,10 @@ class Record:
         points = Result.of([measurement], self._arms).curves
         spreads = {arm: own[0].spread_of_scores or own[0].spread_of_returns for arm, own in points.items() if own}
         self.latest = "".join(f", {arm} {spread.mean:.1f}" for arm, spread in spreads.items() if spread is not None)
-        lost = [name for name, gone in zip(self._names, measurement.diverged, strict=True) if gone]
-        for name in lost:
-            if name not in self._lost:
+        for name, gone in zip(self._names, measurement.diverged, strict=True):
+            if gone and name not in self._lost:
                 log.warning("%s has diverged after %d updates: excluded from means", name, measurement.updates)
-        self._lost.update(lost)
+                self._lost.add(name)
         if not self._others:
             check_alive(measurement.updates, measurement.diverged)
 
@@ -217,6 +215,4 @@ def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
     for name, values in numbers.items():
         for arm, own in by_arm(values or (), arms).items():
             found |= _summary(f"{name}/{arm}", own)
-    for arm, gone in by_arm(measurement.diverged, arms).items():
-        found[f"diverged/{arm}"] = float(sum(gone))
-    return found
+    return found | {f"diverged/{arm}": float(sum(gone)) for arm, gone in by_arm(measurement.diverged, arms).items()}

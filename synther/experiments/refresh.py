@@ -40,9 +40,8 @@ _SHOWN_UPDATES = 100
 def for_environment(settings: Settings, env_id: str) -> Settings:
     """Return the settings for an environment. As in the paper, rewards of the dm_control suite are not scaled.
 
-    These rewards lie in [0, 1]. Episodes of the suite have no terminals. This needs no setting, because a constant
-    column is not modelled anyway. If rewards are generated as residuals, they are scaled as everywhere else, because
-    the size of a residual does not depend on the range of rewards.
+    These rewards lie in [0, 1]. Residuals of rewards are scaled as everywhere else, because their size does not depend
+    on this range. The suite has no terminals, which needs no setting: a constant column is not modelled.
     """
     if not env_id.startswith("dm_control/") or settings.data.residuals != "none":
         return settings
@@ -72,9 +71,7 @@ class Refreshing:
         columns, most = self.experience.columns, self.learner.rows.capacity
         everything = self.learner.joined(*self.experience.rows())
         rows, gone = [own[-most:] for own in everything], [max(0, len(own) - most) for own in everything]
-        errors: Sequence[Any] = [None] * len(rows)
-        if self.how.relevance == TD_ERROR:
-            errors = self.learner.td_errors(rows)
+        errors: Sequence[Any] = self.learner.td_errors(rows) if self.how.relevance == TD_ERROR else [None] * len(rows)
         real = [Real(columns.transitions(own), columns, *rest) for own, *rest in zip(rows, gone, errors, strict=True)]
         due = {member: own for member, own in enumerate(real) if self._is_due(member, step, own)}
         self.generators.fit(step, due, progress)
@@ -82,10 +79,8 @@ class Refreshing:
         self.generators.tidy()
 
     def _is_due(self, member: int, step: int, real: Real) -> bool:
-        """Return whether a member's generator is fitted after `step`, see replay/adapting.py.
-
-        The result is the same if the call is repeated after the run was stopped.
-        """
+        """Return whether a member's generator is fitted after `step`, see replay/adapting.py. The result is the same if
+        the call is repeated after the run was stopped."""
         generators, how = self.generators, self.how
         if how.refresh == "fixed" or generators.is_settled(member, step):
             return True
@@ -104,10 +99,7 @@ class Refreshing:
 
     def draw(self, step: int, progress: Progress) -> None:
         """Sample rows from each member's newest generator and give them to the learner, if it does not have them yet.
-
-        If the fit of a member failed, it keeps the rows of its old generator. If it never had one, its batches stay
-        real.
-        """
+        If the fit of a member failed, it keeps the rows of its old generator. Without one, its batches stay real."""
         for member in range(len(self.learner.seeds)):
             newest = self.generators.newest(member, step)
             if newest is not None and self._drawn.get(member) != newest:
@@ -164,9 +156,7 @@ class LatentRefreshing:
 
     def refresh(self, step: int, progress: Progress) -> None:
         """Encode the frames, fit generators, sample latents, train the heads, and give the heads back to the learner.
-
-        If a fit failed, the heads of this member learn only from real latents.
-        """
+        If a fit failed, the heads of this member learn only from real latents."""
         encoded, gone = encode_own(self.learner, number=step, progress=progress), self.learner.store.gone
         latents = {member: rows for member, rows in enumerate(encoded) if rows is not None}
         if not latents:

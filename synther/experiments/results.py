@@ -232,10 +232,7 @@ class Result:
         return self.curves[arm][-1] if self.curves[arm] else None
 
     def best(self, arm: str) -> EvalPoint | None:
-        """Return the evaluation with the highest mean return among those with the fewest diverged seeds.
-
-        If several are equal, return the first one.
-        """
+        """Return the (first) evaluation with the highest mean return among those with the fewest diverged seeds."""
 
         def rank(standing: EvalPoint) -> tuple[int, float]:
             spread = standing.spread_of_returns
@@ -244,10 +241,8 @@ class Result:
         return max(self.curves[arm], key=rank, default=None)
 
     def stopped(self, arm: str) -> EvalPoint | None:
-        """Return the figures of early stopping: those of each seed at its lowest TD error on held-out rows.
-
-        `updates` is the number of updates of the seed that stops last. None without held-out rows.
-        """
+        """Return the figures of early stopping: those of each seed at its lowest TD error on held-out rows. `updates`
+        is the number of updates of the seed that stops last. None without held-out rows."""
         curve = [point for point in self.curves[arm] if point.held_out is not None]
         if not curve:
             return None
@@ -287,12 +282,11 @@ class Result:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
-        arms = schema.checked(content.get("arms"), dict[str, _Arm], "result.arms")
         unit: Unit = "env_steps" if "env_steps" in content else "updates"
         points = ("returns", "scores", "held_out")
         curves = {
             arm: [{"updates": one.get(unit), **{name: one.get(name) for name in points}} for one in of_arm["curve"]]
-            for arm, of_arm in arms.items()
+            for arm, of_arm in schema.checked(content.get("arms"), dict[str, _Arm], "result.arms").items()
         }
         plain = {name: content.get(name) for name in ("seconds", "diverged", "seconds_of", "origin")}
         plain |= {"updates": content.get(unit), "curves": curves, "unit": unit}

@@ -255,10 +255,8 @@ class TrainingData:
 
     @classmethod
     def mixed(cls, real: Transitions, synthetic: Source | None = None, ratio: float | None = None) -> TrainingData:
-        """Return data with one arm, which learns from real rows, synthetic rows, or both.
-
-        `ratio` is the share of synthetic rows in every batch. Default: 1.
-        """
+        """Return data with one arm, which learns from real rows, synthetic rows, or both. `ratio` is the share of
+        synthetic rows in every batch. Default: 1."""
         check_ratio(ratio, mixing=synthetic is not None)
         if synthetic is None:
             return cls(real)

@@ -266,11 +266,8 @@ class RunSpec(ABC):
     def to_json(self) -> dict[str, Any]:
         """Return the content of `run.json`: all options that the result depends on."""
         rarely = {option.name: option.default for option in fields(self) if option.name in _RARELY_SET}  # type: ignore[arg-type]
-        return {
-            name: value
-            for name, value in used(asdict(self)).items()  # type: ignore[call-overload]
-            if name not in _LOCAL and (name not in rarely or value != rarely[name])
-        }
+        own = used(asdict(self))  # type: ignore[call-overload]
+        return {name: value for name, value in own.items() if name not in _LOCAL and rarely.get(name, ...) != value}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -294,10 +291,8 @@ class RunSpec(ABC):
 
     @abstractmethod
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        """Read the data, and return its provenance and a function that trains on it.
-
-        This happens before the folder is created. If data is missing, no folder is left behind.
-        """
+        """Read the data, and return its provenance and a function that trains on it. This happens before the folder is
+        created, so that missing data leaves no folder behind."""
 
     def result(self, folder: Path) -> Path:
         """Return the path of the file that exists when the run is finished."""
@@ -311,10 +306,7 @@ class RunSpec(ABC):
 def execute_all(
     specs: Sequence[RunSpec], folder: Path, place: Place, *, parallel: int = 1, **how: Any
 ) -> list[Outcome]:
-    """Execute each run in its own subfolder of `folder`, `parallel` runs at a time.
-
-    `how` are further arguments of `engines.run_all`.
-    """
+    """Execute each run in a subfolder of `folder`, `parallel` at a time. `how` goes to `engines.run_all`."""
     from synther import compute
     from synther.engines import run_all
 
@@ -366,10 +358,8 @@ class Generator:
 
 @dataclass(frozen=True)
 class PolicyGuidance:
-    """Guidance of synthetic rows towards the actions of agents (Jackson et al. 2024).
-
-    The agents have the algorithm of the run and are trained before it.
-    """
+    """Guidance of synthetic rows towards the actions of agents (Jackson et al. 2024). The agents have the algorithm of
+    the run and are trained before it."""
 
     strength: float = 1.0
     """From 0 (the actions of the data) to 1 (the actions of the agents)."""

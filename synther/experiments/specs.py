@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from synther.envs.camera import check_shadow_size
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
-from synther.experiments.results import Result
 from synther.experiments.spec import (
     PROVENANCE,
     ChangeOptions,
@@ -166,8 +165,7 @@ class Synthetic(RefreshOptions, Generator):
 class SyntheticLatents(Synthetic):
     """Generators for latents: one for each seed, fitted again at every refresh, because the encoder learns.
 
-    After a refresh, only the heads learn from real and synthetic latents. Then all latents are dropped, so that no
-    latent is older than the encoder.
+    After a refresh, only the heads learn from real and synthetic latents, which are dropped before the encoder changes.
     """
 
     samples: int = 250_000
@@ -235,10 +233,8 @@ class OnlineRun(OnlineOptions, RunSpec):
         return with_options(self.algorithm, default, self.agent, "utd")
 
     def is_refreshed(self, step: int) -> bool:
-        """Return whether generators are fitted after `step` steps (with `refresh` "auto": may be fitted).
-
-        There is no refresh after the last step, because its rows would not be used.
-        """
+        """Return whether generators are fitted after `step` steps (with `refresh` "auto": may be fitted). This is not
+        done after the last step, because the rows would not be used."""
         return self.synthetic is not None and 0 < step < self.steps and step % self.synthetic.look_every == 0
 
     def doubts(self) -> Iterator[str]:
@@ -260,18 +256,14 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     def segments_until(self, step: int) -> list[int]:
         """Return the last steps of all segments up to `step`, which must be the end of a segment."""
-        ends, end = [], 0
-        while end < step:
-            end = self.segment_after(end)
-            ends.append(end)
-        return ends
+        ends = [0]
+        while ends[-1] < step:
+            ends.append(self.segment_after(ends[-1]))
+        return ends[1:]
 
     @property
     def growth(self) -> Growth:
-        """`steps` may be increased, if a segment of the longer run ends where the shorter run ended.
-
-        The environments are reset there.
-        """
+        """`steps` may be increased if the longer run also ends a segment, with a reset, where the shorter run ended."""
         why = f"a run can be extended from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
         return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
 
@@ -279,10 +271,9 @@ class OnlineRun(OnlineOptions, RunSpec):
         """Return the options that the result of the training depends on."""
         names = ("env_id", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
         own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
-        upsampling = None if self.synthetic is None else self.synthetic.description()
         own |= {"env_options": self.env_options or {}, "agent": self.config.described()}
         own |= {} if self.n_step == 1 else {"n_step": self.n_step}
-        return own | {"upsampling": upsampling}
+        return own | {"upsampling": None if self.synthetic is None else self.synthetic.description()}
 
     def changed(self, changes: ChangeOptions) -> OnlineRun:
         synthetic = None if self.synthetic is None else self.synthetic.changed(changes)
@@ -314,10 +305,8 @@ _LONG = 1_000
 
 @dataclass(frozen=True)
 class OnlinePixelRun(OnlineRun):
-    """One online training of pixel agents. The defaults are those of DrQ-v2.
-
-    A step is one decision in the environment of every seed. Its action is repeated `repeat` times.
-    """
+    """One online training of pixel agents. The defaults are those of DrQ-v2. A step is one decision in the environment
+    of every seed. Its action is repeated `repeat` times."""
 
     algorithm: str = "drq_v2"
     synthetic: SyntheticLatents | None = None
@@ -360,11 +349,8 @@ class OnlinePixelRun(OnlineRun):
 
     @property
     def frames(self) -> int:
-        """Capacity of the store of frames, which include the frames of resets.
-
-        All frames fit if episodes have at least twenty decisions. Only then does an extended run give the same result
-        as a run that had this length from the start.
-        """
+        """Capacity of the store of frames, which include those of resets. All frames fit if episodes have at least 20
+        decisions. Only then does an extended run give the same result as a run of this length from the start."""
         return min(self.capacity, self.steps + self.steps // 20 + len(self.segments_until(self.steps)))
 
     def description(self) -> dict[str, Any]:
@@ -428,10 +414,8 @@ class Retraining:
 
 @dataclass(frozen=True)
 class PixelRun(PixelOptions, SeedOptions, RunSpec):
-    """Offline training of pixel agents, all seeds at once, and retraining of their heads on latents.
-
-    `pixels.train_to` gets frames that are already in memory and ignores `task`, `level`, `arms` and `episodes`.
-    """
+    """Offline training of pixel agents, all seeds at once, and retraining of their heads on latents. `pixels.train_to`
+    gets frames that are already in memory and ignores `task`, `level`, `arms` and `episodes`."""
 
     name: str = ""
     task: str = ""
@@ -494,7 +478,14 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
             )
         how: dict[str, Any] = {"episodes": self.episodes, "workers": place.workers, "progress": progress}
         found = {arm: evaluate(folder / arm, **how) for arm in arms}
-        write_object(self.result(folder), _together(found).to_json())
+        joined = replace(
+            found[STAGE_ONE],
+            seconds=sum(result.seconds for result in found.values()),
+            seconds_of={arm: result.seconds for arm, result in found.items()},
+            curves={arm: curve for arm, result in found.items() for curve in result.curves.values()},
+            diverged={arm: lost for arm, result in found.items() for lost in result.diverged.values()},
+        )
+        write_object(self.result(folder), joined.to_json())
 
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         known = read_object(folder / PROVENANCE).get("generators", {}) if (folder / PROVENANCE).exists() else {}
@@ -514,19 +505,6 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         frames = files.read(source, progress)
         # The record does not contain the path of the data folder on this machine.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}{earned(frames)}"
-        recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
-        settings = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
+        settings = {arm: own.recipe.settings().to_json() for arm, own in self.arms.items() if own.recipe is not None}
         provenance = {"data": origin, "rows": len(frames), "generators": settings}
         return provenance, lambda folder, progress: train_arms(run, frames, folder, progress)
-
-
-def _together(found: Mapping[str, Result]) -> Result:
-    """Combine the results of all arms."""
-    first = found[STAGE_ONE]
-    return replace(
-        first,
-        seconds=sum(result.seconds for result in found.values()),
-        seconds_of={arm: result.seconds for arm, result in found.items()},
-        curves={arm: curve for arm, result in found.items() for curve in result.curves.values()},
-        diverged={arm: lost for arm, result in found.items() for lost in result.diverged.values()},
-    )

@@ -1,7 +1,5 @@
-"""Plots of scores: learning curves with bands, lines over a logarithmic axis, groups of bars.
-
-Arms never differ only in colour. Lines also differ in dashes and markers, bars also differ in hatching.
-"""
+"""Plots of scores: learning curves with bands, lines over a logarithmic axis, groups of bars. Arms never differ only in
+colour: lines also differ in dashes and markers, and bars in hatching."""
 
 from __future__ import annotations
 
@@ -145,11 +143,8 @@ def lines(
     xlabel: str = "share of the rows",
     tick: Callable[[float], str] = share,
 ) -> None:
-    """Plot series with few positions on a logarithmic axis, for example shares of a data set.
-
-    A position has a marker with an error bar, and lines connect the markers. `tick` formats the positions. Use `share`
-    for fractions and `count` for numbers of rows.
-    """
+    """Plot series with few positions on a logarithmic axis, for example shares of a data set. Lines connect markers
+    with error bars. `tick` formats the positions: use `share` for fractions and `count` for numbers of rows."""
     found = _checked(series)
     places = np.unique(np.concatenate([at for at, *_ in found.values()]))
     if places[0] <= 0:
@@ -172,10 +167,8 @@ def lines(
 def bars(
     groups: Mapping[str, Mapping[str, Bar]], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
-    """Plot groups of bars, with one bar per arm and error bars of one std. An arm may be missing in a group.
-
-    The reference of a bar is a diamond next to its error bar.
-    """
+    """Plot groups of bars, with one bar per arm and error bars of one std. An arm may be missing in a group. The
+    reference of a bar is a diamond next to its error bar."""
     arms = list(dict.fromkeys(arm for group in groups.values() for arm in group))
     _few(arms)
     for name, group in groups.items():
@@ -186,14 +179,12 @@ def bars(
     longest = max(len(line) for name in groups for line in name.split("\n"))
     width = len(groups) * max(0.3 * slots, 0.095 * longest + 0.2)
     figure, axes = _panel(title, "", SCORE, width=min(max(3.0, width), _WIDEST) + 2.3)
-    referred = [
-        (place * slots + arms.index(arm), bar.reference)
-        for place, group in enumerate(groups.values())
-        for arm, bar in group.items()
-        if bar.reference is not None
+    placed = [
+        {place * slots + number: group[arm] for place, group in enumerate(groups.values()) if arm in group}
+        for number, arm in enumerate(arms)
     ]
-    for number, (style, arm) in enumerate(zip(styles(arms), arms, strict=True)):
-        own = {place * slots + number: group[arm] for place, group in enumerate(groups.values()) if arm in group}
+    referred = [(at, bar.reference) for own in placed for at, bar in own.items() if bar.reference is not None]
+    for style, arm, own in zip(styles(arms), arms, placed, strict=True):
         _arm(axes, own, style, arm, aside=_ASIDE if referred else 0.0)
     if referred:
         at, values = zip(*referred, strict=True)
@@ -252,10 +243,8 @@ def tidy(axes: Axes) -> None:
     axes.grid(color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9, colors=INK, length=3, width=0.7)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("bottom", "left"):
-        axes.spines[side].set_color(FAINT)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["bottom", "left"]].set_color(FAINT)
 
 
 def _line(axes: Axes, at: Array, mean: Array, style: Style, name: str, **marks: Any) -> None:
@@ -267,16 +256,9 @@ def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: Style, name: str, aside:
     from matplotlib.patheffects import withStroke
 
     at, values = list(bars_at), [bar.value for bar in bars_at.values()]
-    axes.bar(
-        at,
-        values,
-        width=0.88,
-        color=style.colour,
-        hatch=style.hatch,
-        edgecolor="white" if style.hatch else style.colour,
-        linewidth=0,
-        label=plain(name),
-    )
+    edge = "white" if style.hatch else style.colour
+    look: dict[str, Any] = {"color": style.colour, "hatch": style.hatch, "edgecolor": edge, "linewidth": 0}
+    axes.bar(at, values, width=0.88, label=plain(name), **look)
     spread = [bar.std or math.nan for bar in bars_at.values()]  # NaN draws no error bar
     places = np.subtract(at, aside)
     drawn = axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.2, zorder=6)
@@ -314,8 +296,7 @@ def _checked(curves: Mapping[str, Curve]) -> dict[str, tuple[Array, ...]]:
     _few(list(curves))
     found = {name: tuple(np.asarray(part, np.float64) for part in curve) for name, curve in curves.items()}
     for name, parts in found.items():
-        shapes = {part.shape for part in parts}
-        if len(shapes) != 1 or parts[0].ndim != 1 or not len(parts[0]):
+        if len({part.shape for part in parts}) != 1 or parts[0].ndim != 1 or not len(parts[0]):
             given = ", ".join(str(part.shape) for part in parts)
             raise DataError(f"the curve {name} must have four arrays of the same length, got the shapes {given}")
         if not np.isfinite(parts).all():
@@ -324,10 +305,8 @@ def _checked(curves: Mapping[str, Curve]) -> dict[str, tuple[Array, ...]]:
 
 
 def _apart(places: Array) -> list[float]:
-    """Return the positions that get a label on a logarithmic axis, with enough distance between them.
-
-    The first and the last position always get a label.
-    """
+    """Return the positions that get a label on a logarithmic axis: the first, the last, and others that are far enough
+    from them and from each other."""
     logs = np.log(places)
     gap = _TICK_GAP * (logs[-1] - logs[0])
     kept = [0]

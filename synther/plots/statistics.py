@@ -57,20 +57,16 @@ class Aggregate:
 def aggregate(
     scores: Mapping[str, ArrayLike], *, samples: int = 2_000, seed: int = 0, confidence: float = 0.95
 ) -> dict[str, Aggregate]:
-    """Compute mean, median, interquartile mean and optimality gap of each method, with bootstrap intervals.
-
-    `scores` has an array (seeds, tasks) for each method. Methods may have different numbers of seeds. The intervals of
-    a method do not depend on the other methods.
-    """
+    """Compute mean, median, interquartile mean and optimality gap of each method, with bootstrap intervals. `scores`
+    has an array (seeds, tasks) for each method. Methods may have different numbers of seeds. The intervals of a method
+    do not depend on the other methods."""
     found = {name: _checked(name, values) for name, values in scores.items()}
     return {name: Aggregate(*_intervals(_figures, (runs,), samples, seed, confidence)) for name, runs in found.items()}
 
 
 def _figures(runs: Scores) -> Scores:
-    """Return the statistics of `Aggregate` for scores (seeds, tasks).
-
-    The results equal those of rliable's functions. These, and NumPy's mean and median, are several times slower.
-    """
+    """Return the statistics of `Aggregate` for scores (seeds, tasks). The results equal those of rliable's functions.
+    These, and NumPy's mean and median, are several times slower."""
     seeds, count = runs.shape
     least, most = runs.size // 4, runs.size - runs.size // 4
     middle = np.partition(runs.ravel(), (least, most - 1))[least:most]
@@ -84,11 +80,8 @@ def improvement(
     one: ArrayLike, other: ArrayLike, *, samples: int = 2_000, seed: int = 0, confidence: float = 0.95
 ) -> Interval:
     """Compute the probability that a run of `one` scores higher than a run of `other` on the same task, averaged over
-    the tasks.
-
-    It is between 0 and 1. 0.5 means no difference, and a tie counts half. Both arrays are (seeds, tasks) and must have
-    the same tasks in the same order.
-    """
+    the tasks. 0.5 means no difference, and a tie counts half. Both arrays are (seeds, tasks) and must have the same
+    tasks in the same order."""
     first, second = _checked("one", one), _checked("other", other)
     if first.shape[1] != second.shape[1]:
         raise DataError(f"`one` and `other` must have the same tasks, got {first.shape[1]} and {second.shape[1]} tasks")
@@ -100,11 +93,9 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def paired(differences: Sequence[ArrayLike]) -> Interval:
-    """Compute the mean over the tasks of each task's mean difference, with a 95 % interval by Student's t.
-
-    `differences` has one array per task, with a difference for each pair of runs. A task needs at least two pairs. The
-    degrees of freedom are those of Welch's test, rounded down.
-    """
+    """Compute the mean over the tasks of each task's mean difference, with a 95 % interval by Student's t. The array of
+    a task has a difference for each pair of runs, and needs at least two. The degrees of freedom are those of Welch's
+    test, rounded down."""
     tasks = [_checked("differences", np.reshape(np.asarray(task, np.float64), (-1, 1)))[:, 0] for task in differences]
     if not tasks or min(map(len, tasks)) < 2:
         raise DataError("an interval needs at least one task, and at least two pairs of runs on each task")
@@ -125,12 +116,9 @@ def paired(differences: Sequence[ArrayLike]) -> Interval:
 
 
 def _wins(one: Scores, other: Scores) -> Scores:
-    """Return the mean probability of improvement.
-
-    The result equals that of rliable's function, which also tests each task for significance and is 100 times slower.
-    """
-    signs = np.sign(one[:, None] - other[None, :])
-    return np.array([0.5 + 0.5 * signs.mean()])
+    """Return the mean probability of improvement. The result equals that of rliable's function, which also tests each
+    task for significance and is 100 times slower."""
+    return np.array([0.5 + 0.5 * np.sign(one[:, None] - other[None, :]).mean()])
 
 
 def _intervals(
@@ -142,30 +130,22 @@ def _intervals(
         raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
     if any(len(part) == 1 for part in runs):
         log.warning("only one seed: the interval does not include the variation between seeds")
-    drawn = _bootstrap(runs, seed).conf_int(figures, reps=samples, method="percentile", size=confidence)
-    low, high = drawn.tolist()
-    return [Interval(*found) for found in zip(figures(*runs).tolist(), low, high, strict=True)]
-
-
-def _bootstrap(runs: tuple[Scores, ...], seed: int) -> Any:
+    try:
+        from rliable import library
+    except ImportError as error:
+        missing = (error.name or "rliable").partition(".")[0]
+        raise MissingExtra(missing, "stats", "aggregating the scores of several tasks") from None
     draw = np.random.default_rng(seed)
 
-    class Seeded(_rliable().library.StratifiedIndependentBootstrap):  # type: ignore[misc]
+    class Seeded(library.StratifiedIndependentBootstrap):  # type: ignore[misc]
         """A bootstrap with a seed. rliable's class always uses NumPy's global random generator."""
 
         def update_indices(self) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
             return [(draw.integers(len(part), size=part.shape), np.arange(part.shape[1])) for part in runs], {}
 
-    return Seeded(*runs)
-
-
-def _rliable() -> Any:
-    try:
-        import rliable.library
-    except ImportError as error:
-        library = (error.name or "rliable").partition(".")[0]
-        raise MissingExtra(library, "stats", "aggregating the scores of several tasks") from None
-    return rliable
+    drawn = Seeded(*runs).conf_int(figures, reps=samples, method="percentile", size=confidence)
+    low, high = drawn.tolist()
+    return [Interval(*found) for found in zip(figures(*runs).tolist(), low, high, strict=True)]
 
 
 def _checked(name: str, scores: ArrayLike) -> Scores:
@@ -211,8 +191,7 @@ def plot_improvement(
     others.set_ylim(axes.get_ylim())
     others.set_yticks(range(len(improvements)), [plain(right) for _, right in improvements], fontsize=10)
     others.tick_params(length=0, colors=INK)
-    for spine in others.spines.values():
-        spine.set_visible(False)
+    others.spines[:].set_visible(False)
     write(figure, path)
 
 
