@@ -6,13 +6,13 @@ import logging
 from pathlib import Path
 
 from synther import formats
-from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
 from synther.durable import partial_folder
 from synther.folder import only_writer
 from synther.progress import Progress
 from synther.synthesizer.picking import Picking
 from synther.synthesizer.shards import Dress
+from synther.synthesizer.spool import Spool, Unspooled
 
 log = logging.getLogger(__name__)
 

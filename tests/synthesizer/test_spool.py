@@ -7,9 +7,9 @@ import errno
 import numpy as np
 import pytest
 
-from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
 from synther.errors import FormatError, Unwritable
+from synther.synthesizer.spool import Spool, Unspooled
 
 IDENTITY = {"seed": 0, "model": "abc", "count": 100}
 
