@@ -1,12 +1,15 @@
-"""Inputs of a regression besides the given columns: knots in a column, and products of a flag and a number.
+"""Inputs of a regression besides the given columns: knots in a column, and products of columns.
 
-`features` computes them. `bends` and `flag_products` choose knots and products that explain a part of the residuals of
+`features` computes them. `bends` and `products_of` choose knots and products that explain a part of the residuals of
 a linear regression.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations, combinations_with_replacement
+from itertools import product as pairs_of
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -22,56 +25,94 @@ KNOTS = 32
 MOST_BENT = 8
 """Maximum number of columns with knots."""
 MOST_PRODUCTS = 32
-"""Maximum number of products of a flag and a number."""
+"""Maximum number of products."""
+MOST_FACTORS = 5
+"""Maximum number of columns in a product."""
 WORTH = 0.02
 """Smallest share of an outcome's remaining variance that a bent column or a product has to explain, in rows that it was
 not fitted on."""
 
 _USUAL = 0.05  # smallest share of the rows that each value of a flag must have
-_MOST_PAIRS = 512  # maximum number of products that are tried
+_MOST_TRIED = 512  # maximum number of products that are tried
 _TRIED = 1 << 14  # number of rows on which knots and products are tried
 _NOTHING = SMALLEST**2  # smallest variance (of 1) that counts as unexplained
 
 
 def features(
-    x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]], products: Sequence[tuple[int, int]] = ()
+    x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]], products: Sequence[tuple[int, ...]] = ()
 ) -> Matrix:
-    """Return the columns of `x` (N, G), then max(0, x - knot) for each knot, then the products of pairs of columns.
+    """Return the columns of `x` (N, G), then max(0, x - knot) for each knot, then the products of columns.
     (N, G + H)"""
     hinges = [np.maximum(x[:, place, None] - np.array(at), 0.0) for place, at in knots]
-    first, second = ([pair[number] for pair in products] for number in (0, 1))
-    return np.concatenate([x, *hinges, x[:, first] * x[:, second]], axis=1)
+    return np.concatenate([x, *hinges, _products(x, products)], axis=1)
 
 
-def flag_products(x: Matrix, left: Matrix) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns of `x` (N, G), one with two values and one with more, whose products explain a part
-    of the residuals `left` (N, K).
+def products_of(x: Matrix, left: Matrix) -> tuple[tuple[int, ...], ...]:
+    """Return the sets of columns of `x` (N, G) whose products explain a part of the residuals `left` (N, K).
 
-    Example: an action of 3 reverses a coordinate, or a leg on the ground stops a fall. The pairs are chosen one after
-    the other, by the share of variance that they explain in every second row.
+    Examples: an action of 3 reverses a coordinate, a leg on the ground stops a fall, a pole falls by its speed times
+    the cosine of its angle. Pairs are chosen first, then longer sets. A pair has at most one column with two values. If
+    there are too many pairs, only those with such a column are tried.
     """
-    x, left = x[:_TRIED], left[:_TRIED]
-    two = [place for place, column in enumerate(x.T) if _is_flag(column)]
-    numbers = [place for place, column in enumerate(x.T) if place not in two and len(np.unique(column[:100])) > 2]
-    pairs = [(flag, number) for flag in two for number in numbers]
-    if not 0 < len(pairs) <= _MOST_PAIRS or len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_PRODUCTS):
+    x, left = x[: _TRIED // 2], left[: _TRIED // 2]
+    flags = [place for place, column in enumerate(x.T) if _is_flag(column)]
+    numbers = [place for place, column in enumerate(x.T) if place not in flags and len(np.unique(column[:100])) > 2]
+    pairs, others = list(pairs_of(flags, numbers)), list(combinations(numbers, 2))
+    pairs += others if len(pairs) + len(others) <= _MOST_TRIED else []
+    left = left[:, left.std(0) > SMALLEST]
+    enough = len(x) >= 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_PRODUCTS)
+    if not 0 < len(pairs) <= _MOST_TRIED or not enough or not left.shape[1]:
         return ()
-    values = x[:, [flag for flag, _ in pairs]] * x[:, [number for _, number in pairs]]
-    values -= values.mean(0)
-    left = (left - left.mean(0))[:, left.std(0) > SMALLEST]
-    fitted, judged = values[::2], values[1::2]
-    sizes, others = (np.maximum(np.square(half).sum(0), _NOTHING) for half in (fitted, judged))
+    chosen = _chosen(x, left, pairs)
+    for size in range(3, MOST_FACTORS + 1):
+        if len(chosen) < MOST_PRODUCTS:
+            candidates = [*chosen, *_longer(chosen, sorted((*flags, *numbers)), size)]
+            chosen = _chosen(x, left, candidates[:_MOST_TRIED], len(chosen))
+    return chosen
+
+
+def _longer(chosen: Sequence[tuple[int, ...]], columns: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """Return all sets of `size` columns, with repetition. If these are too many: the `chosen` sets with one column
+    more."""
+    if comb(len(columns) + size - 1, size) <= _MOST_TRIED:
+        return list(combinations_with_replacement(columns, size))
+    longer = dict.fromkeys(tuple(sorted((*known, column))) for known in chosen for column in columns)
+    return [candidate for candidate in longer if candidate not in chosen]
+
+
+def _chosen(
+    x: Matrix, left: Matrix, candidates: Sequence[tuple[int, ...]], known: int = 0
+) -> tuple[tuple[int, ...], ...]:
+    """Return those `candidates`, sets of columns of `x` (N, G), whose products explain a part of `left` (N, K).
+
+    They are chosen one after the other, by the share of variance that they explain in every second row. The first
+    `known` candidates are chosen already. Only the part of a product counts that `x` itself does not explain.
+    """
+    values = _products(x, candidates)
+    values -= product(x, least_squares(x, values))
+    fitted, judged = _Half(values[::2], left[::2]), _Half(values[1::2], left[1::2])
     chosen: list[int] = []
-    while left.shape[1] and len(chosen) < MOST_PRODUCTS:
-        slopes = product(fitted.T, left[::2]) / sizes[:, None]
-        explained = 2 * slopes * product(judged.T, left[1::2]) - np.square(slopes) * others[:, None]
-        gains = (explained / np.maximum(np.square(left[1::2]).sum(0), _NOTHING)).max(1)
-        best = int(np.argmax(gains))
-        if gains[best] < WORTH:
-            break
+    weights = np.empty((0, left.shape[1]))
+    while len(chosen) < min(MOST_PRODUCTS, len(candidates)):
+        if len(chosen) < known:
+            best = len(chosen)
+        else:
+            slopes = fitted.left_of(weights) / fitted.sizes
+            explained = 2 * slopes * judged.left_of(weights) - np.square(slopes) * judged.sizes
+            gains = (explained / judged.variance(chosen, weights)).max(1)
+            best = int(np.argmax(gains))
+            if gains[best] < WORTH:
+                break
         chosen.append(best)
-        left = left - product(values[:, chosen], least_squares(values[::2][:, chosen], left[::2]))
-    return tuple(sorted({pairs[one] for one in chosen}))
+        fitted.add(best)
+        judged.add(best)
+        weights = least_squares(fitted.values[:, chosen], fitted.left)
+    return tuple(candidates[one] for one in dict.fromkeys(chosen))
+
+
+def _products(x: Matrix, sets: Sequence[tuple[int, ...]]) -> Matrix:
+    """Return the product of each set of columns of `x` (N, G). (N, P)"""
+    return np.array([x[:, list(places)].prod(1) for places in sets]).reshape(len(sets), len(x)).T
 
 
 def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
@@ -101,6 +142,29 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         chosen.append(best)
         places = [bend for gain, _, bend in tried[:-1] if gain >= WORTH][-2 * MOST_BENT :]
     return tuple(sorted(chosen))
+
+
+class _Half:
+    """Half of the rows: candidates `values` (N, P), and what they are to explain, `left` (N, K)."""
+
+    def __init__(self, values: Matrix, left: Matrix) -> None:
+        self.values, self.left = values - values.mean(0), left - left.mean(0)
+        self.sizes = np.maximum(np.square(self.values).sum(0), _NOTHING)[:, None]
+        self._with_left = product(self.values.T, self.left)
+        self._with_chosen = np.empty((values.shape[1], 0))
+
+    def add(self, one: int) -> None:
+        """Take one candidate into the regression."""
+        self._with_chosen = np.hstack([self._with_chosen, product(self.values.T, self.values[:, [one]])])
+
+    def left_of(self, weights: Matrix) -> Matrix:
+        """Return the products of the candidates with what a regression with `weights` (C, K) leaves. (P, K)"""
+        return np.asarray(self._with_left - product(self._with_chosen, weights), np.float64)
+
+    def variance(self, chosen: Sequence[int], weights: Matrix) -> NDArray[np.float64]:
+        """Return the sum of squares of what the regression on the `chosen` candidates leaves. (K,)"""
+        left = self.left - product(self.values[:, list(chosen)], weights)
+        return np.asarray(np.maximum(np.square(left).sum(0), _NOTHING), np.float64)
 
 
 def _is_flag(column: NDArray[np.float64]) -> bool:

@@ -10,10 +10,10 @@ Categories of the next observation, such as the mode of a switch, are inputs of 
 generates them directly, and the other outcomes are then consistent with the generated categories.
 
 The regression is linear in every given column. Optionally it is piecewise linear, with knots in the few columns where
-this helps, and has products of flags and numbers: a discrete action may decide how a number changes. Both save a small
-network much of its work. A large network learns them itself, and knots disturb it (measured on walker2d: twice the
-dynamics error). From an outcome on a lattice (whole numbers, steps of 0.1) only multiples of other columns on a lattice
-are subtracted (lattices.py).
+this helps, and has products of up to five columns: a discrete action may decide how a number changes, or a pole may
+fall by its speed times the cosine of its angle. Both save a small network much of its work. A large network learns them
+itself, and knots disturb it (measured on walker2d: twice the dynamics error). From an outcome on a lattice (whole
+numbers, steps of 0.1) only multiples of other columns on a lattice are subtracted (lattices.py).
 
 Read `Regression` (what to fit), then `Residuals` (the fit, and both directions), then `_LinearFit`.
 
@@ -35,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.bends import bends, features, flag_products
+from synther.data.bends import MOST_FACTORS, bends, features, products_of
 from synther.data.lattices import SMALLEST, Grid, Step
 from synther.data.lines import ROWS_PER_WEIGHT, least_squares, product
 from synther.data.quantiles import row_index
@@ -187,9 +187,8 @@ class Residuals:
     number without the gap. Such a column is two inputs: the number, and the gap."""
     shapes: tuple[Shape, ...] = ()
     """Curves that are subtracted from outcomes before the regression, and added back after it."""
-    products: tuple[tuple[int, int], ...] = ()
-    """Pairs of given columns, by index, whose products are inputs too: a flag or a column of a one-hot code, and a
-    number."""
+    products: tuple[tuple[int, ...], ...] = ()
+    """Sets of two to five given columns, by index, whose products are inputs too."""
 
     @classmethod
     def fit(
@@ -340,7 +339,9 @@ class Restorer:
         self._low, self._high = tensor(low)[:, None], tensor(high)[:, None]
         bent = [place for place, knots in residuals.knots for _ in knots]
         self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
-        self._factors = torch.tensor(residuals.products, dtype=torch.int64, device=device).reshape(-1, 2).t()
+        one = len(residuals.given) + len(residuals.ends)  # the index of a row of ones, after all other inputs
+        factors = [(*places, *[one] * MOST_FACTORS)[:MOST_FACTORS] for places in residuals.products]
+        self._factors = torch.tensor(factors, dtype=torch.int64, device=device).reshape(-1, MOST_FACTORS).t()
 
     def __call__(self, columns: Tensor) -> None:
         """Replace the residuals in `columns` (D, N) by outcomes, in place."""
@@ -356,8 +357,8 @@ class Restorer:
             if len(self._bent):
                 parts.append(inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0))
             if self._factors.numel():
-                first, second = (inputs.index_select(0, each) for each in self._factors)
-                parts.append(first.mul_(second))
+                padded = torch.cat([inputs, torch.ones_like(inputs[:1])])
+                parts.append(padded[self._factors].prod(0))
             inputs = torch.cat(parts) if len(parts) > 1 else inputs
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
@@ -428,7 +429,7 @@ class _Features:
         self._linear, self.left = _regressed(x, y)
         self._of_hinges, self._of_products = (np.empty((0, y.shape[1])) for _ in range(2))
         self.knots: tuple[tuple[int, tuple[float, ...]], ...] = ()
-        self.products: tuple[tuple[int, int], ...] = ()
+        self.products: tuple[tuple[int, ...], ...] = ()
 
     @property
     def slopes(self) -> Matrix:
@@ -450,7 +451,7 @@ class _Features:
 
     def add_products(self) -> _Features:
         """Add products that explain a part of what is left."""
-        self.products = flag_products(self._x, self.left)
+        self.products = products_of(self._x, self.left)
         if self.products:
             slopes, self.left = _regressed(features(self._x, (), self.products), self.left)
             self._linear = self._linear + slopes[: self._x.shape[1]]

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from synther.data import residuals as residuals_module
 from synther.data.lattices import Grid
 from synther.data.preparing import prepare
-from synther.data.residuals import Regression, Residuals
+from synther.data.residuals import Regression, Residuals, Restorer
 from synther.data.scaling import Scaler
 from synther.data.transitions import Transitions
 
@@ -200,12 +201,63 @@ def test_what_an_action_or_a_flag_decides_about_a_number_is_taken_out():
     assert prepare(real, "standard", "onehot", True, residuals="linear").scaler.residuals.products == ()
 
 
+PRODUCTS = {
+    "of two numbers": lambda x: x[:, 0] * x[:, 1],
+    "of three numbers": lambda x: x[:, 0] * x[:, 1] * x[:, 2],
+    "of a flag, a number and a square": lambda x: x[:, 3] * x[:, 0] * x[:, 1] ** 2,
+    "of two pairs": lambda x: x[:, 0] * x[:, 1] - 0.1 * x[:, 2] * x[:, 3],
+}
+
+
+@pytest.mark.parametrize("law", PRODUCTS.values(), ids=PRODUCTS)
+def test_a_product_of_columns_leaves_no_more_than_the_noise(law):
+    random = np.random.default_rng(0)
+    x = np.c_[random.normal(size=(6_000, 3)), random.choice([-1.0, 1.0], 6_000)]
+    rows = np.c_[x, unit(law(x) + x[:, 2])]
+    noise = 0.05 * random.normal(size=6_000)
+    rows[:, 4] += noise
+    found = Residuals.fit(rows, [0, 1, 2, 3], [4], bent=True)
+    assert found is not None
+    assert found.scale[0] == pytest.approx(0.05, rel=0.05)
+    generated = rows.copy()
+    found.take_out(generated)
+    columns = torch.from_numpy(generated.T.copy())
+    Restorer(found, columns.device)(columns)
+    np.testing.assert_allclose(columns.T, rows, atol=1e-9)
+    straight = Residuals.fit(rows, [0, 1, 2, 3], [4])
+    assert straight is not None
+    assert straight.scale[0] > 0.5
+
+
 def test_products_that_explain_nothing_are_left_out():
     random = np.random.default_rng(0)
     rows = np.c_[some_rows(), unit(random.integers(2, size=(4_000, 2)).astype(float))]
     found = Residuals.fit(rows, [0, 1, 2, 6, 7], [3, 4, 5], bent=True)
     assert found is not None
     assert found.products == ()
+
+
+def test_a_product_with_a_flag_is_found_among_many_columns():
+    random = np.random.default_rng(0)
+    x = np.c_[random.normal(size=(8_000, 40)), random.choice([-1.0, 1.0], 8_000)]
+    rows = np.c_[x, unit(x[:, 7] * x[:, 40] + 0.05 * random.normal(size=8_000))]
+    found = Residuals.fit(rows, range(41), [41], bent=True)
+    assert found is not None
+    assert found.products == ((40, 7),)
+
+
+def test_products_of_columns_that_nearly_follow_from_each_other_do_not_multiply_their_errors():
+    random = np.random.default_rng(0)
+    height, tilt = random.normal(size=(2, 20_000))
+    beams = unit(np.stack([height + 0.003 * beam * (tilt + height**2) for beam in range(6)], 1))
+    rows = np.c_[beams, unit(height * tilt) + 0.05 * random.normal(size=20_000)]
+    found = Residuals.fit(rows, range(6), [6], bent=True)
+    assert found is not None
+    generated = rows.copy()
+    found.take_out(generated)
+    generated[:, :6] += 0.02 * random.normal(size=(20_000, 6))  # as a network may be off
+    found.put_back(generated)
+    assert (generated - rows)[:, 6].std() < 0.2
 
 
 def test_a_regression_is_not_bent_for_noise_or_for_few_rows():
