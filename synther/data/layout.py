@@ -260,7 +260,9 @@ class Layout:
         lines += [text for flag in self.decided for text in flag.texts(self._name, self.field_widths)]
         if self.formula is not None:
             rest = "" if isinstance(self.reward[0], Derived) else " + what is generated"
-            lines.append(f"reward = {self.formula.text(self._name)}{rest}")
+            price = self.terminal_reward
+            extra = f" {'-' if price < 0 else '+'} {abs(price):g} terminal" if price else ""
+            lines.append(f"reward = {self.formula.text(self._name)}{extra}{rest}")
         return tuple(lines)
 
     def _name(self, field: str, column: int) -> str:

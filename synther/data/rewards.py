@@ -170,6 +170,11 @@ class Formula:
             reward += weight * term.of(inputs, self.mean)
         return reward
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the formula is a weighted sum of columns."""
+        return all(term.name == "column" for term in self.terms)
+
     def text(self, name: Callable[[str, int], str]) -> str:
         """Return the formula as text. `name` is a function from field and column to the name of the column."""
         names = [
@@ -274,37 +279,38 @@ def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
 def with_formula(layout: Layout, rows: Transitions) -> Layout:
     """Return the layout in which the residual of a formula replaces the reward, if a formula is found.
 
-    If the formula is exact in all rows, there is no reward column at all.
+    If the formula is exact in all rows, there is no reward column at all. The formula is searched in rows that go on.
+    Terminal rows may have a constant reward in addition.
     """
     (kind,) = layout.reward
     if not isinstance(kind, (Continuous, Spiked)):
         return layout
     if layout.at_end is not None and len(layout.at_end.values) > 1:  # the reward column decides between these values
         return layout
-    if layout.at_end is not None:
-        rows = rows[~rows.terminal]
-    some = rows.shuffled(_MOST_ROWS)
-    reward = _paid(layout, some)
-    formula = _found(layout, some, reward)
+    goes_on = ~rows.terminal
+    ends = rows[rows.terminal] if 0.5 <= goes_on.mean() < 1 else None
+    others = rows if ends is None else rows[goes_on]
+    some = others.shuffled(_MOST_ROWS)
+    std = float(some.reward.std(dtype=np.float64))
+    formula = _found(layout, some, some.reward.astype(np.float64), lines=True)
     if formula is None:
         return layout
-    if isinstance(kind, Spiked) and np.quantile(_off(formula, some, reward), 0.999) > EXACT * reward.std():
-        return layout
-    std = float(reward.std())
+    if layout.at_end is not None:
+        rows, ends = others, None
     for written in formula.written(std):
-        if all(_off(written, chunk, _paid(layout, chunk)).max() <= ALL_OFF * std for chunk in rows.chunks(_CHUNK)):
-            return replace(layout, reward=(Derived(),), formula=written)
-    return replace(layout, reward=(Continuous(),), formula=formula)
+        price = 0.0 if ends is None else float(f"{np.median(_left(written, ends)):.{_DIGITS[-1]}g}")
+        largest = (np.abs(_left(written, chunk) - price * chunk.terminal).max() for chunk in rows.chunks(_CHUNK))
+        if all(one <= ALL_OFF * std for one in largest):
+            return replace(layout, reward=(Derived(),), formula=written, terminal_reward=price)
+    off = np.abs(_left(formula, some))
+    follows = ends is None or np.abs(_left(formula, ends) - layout.terminal_reward).mean() <= off.max()
+    is_enough = np.quantile(off, 0.999) <= EXACT * std if isinstance(kind, Spiked) else not formula.is_linear
+    return replace(layout, reward=(Continuous(),), formula=formula) if follows and is_enough else layout
 
 
-def _paid(layout: Layout, rows: Transitions) -> NDArray[np.float64]:
-    """Return the rewards, minus the layout's `terminal_reward` in terminal rows. (N,)"""
-    return np.asarray(rows.reward.astype(np.float64) - layout.terminal_reward * rows.terminal)
-
-
-def _off(formula: Formula, rows: Transitions, reward: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the absolute error of a formula in each row. (N,)"""
-    return np.asarray(np.abs(reward - formula(as_fields(rows.arrays())).numpy()))
+def _left(formula: Formula, rows: Transitions) -> NDArray[np.float64]:
+    """Return the rewards minus those that a formula gives. (N,)"""
+    return np.asarray(rows.reward - formula(as_fields(rows.arrays())).numpy(), np.float64)
 
 
 def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:

@@ -106,6 +106,35 @@ def test_what_a_formula_leaves_is_kept():
     np.testing.assert_allclose(back.reward, real.reward, atol=1e-4)
 
 
+@pytest.mark.parametrize("residuals", ["linear", "bent"])
+def test_a_linear_reward_fits_the_limits_of_a_queue(residuals):
+    """Half of the queues are empty, and most rewards are one of two numbers."""
+    draw = np.random.default_rng(6)
+    here, action = draw.exponential(2, (ROWS, 1)), draw.integers(0, 2, ROWS)
+    there = np.maximum(here + draw.exponential(2, (ROWS, 1)) - 2 - 4 * action[:, None], 0)
+    real = Transitions(here, action, -0.1 * there[:, 0] - action, there, np.zeros(ROWS, bool))
+    found = prepared(real, residuals)
+    assert found.layout.computed == ("reward = -action - 0.1 next_observation[0]",)
+    made = decoded(found, 1.5 * np.random.default_rng(7).normal(size=found.matrix.shape))
+    np.testing.assert_allclose(made.reward, -0.1 * made.next_observation[:, 0] - made.action, atol=1e-6)
+
+
+@pytest.mark.parametrize("law", [squares, lambda s, a, t: np.maximum(a[:, 0], 0) * s[:, 0] + a[:, 1] * s[:, 0]])
+def test_a_formula_is_exact_beside_what_terminals_cost(law):
+    """Terminals are few, and what they cost is not far from other rewards."""
+    here, action, there = parts()
+    action = np.c_[np.maximum(action[:, 0], 0), action[:, 1:]]
+    paid, ends = law(here, action, there), there[:, 0] > 2
+    real = Transitions(here, action, paid - 2.5 * ends, there, ends)
+    found = prepared(real)
+    assert isinstance(found.layout.reward[0], Derived)
+    assert found.layout.terminal_reward == pytest.approx(-2.5, abs=1e-5)
+    assert found.layout.computed[0].endswith(" - 2.5 terminal")
+    np.testing.assert_allclose(decoded(found, found.matrix).reward, real.reward, atol=2e-5)
+    drawn = replace(real, reward=paid - np.random.default_rng(8).uniform(2, 3, ROWS) * ends)
+    np.testing.assert_allclose(decoded(prepared(drawn), prepared(drawn).matrix).reward, drawn.reward, atol=1e-4)
+
+
 def test_one_row_that_differs_is_not_lost():
     paid = squares(*parts())
     paid[4321] += 7.0
@@ -174,7 +203,7 @@ def test_the_length_of_a_step_is_a_reward():
 @pytest.mark.parametrize(
     "law",
     [
-        lambda s, a, t: s[:, 0] - 2 * a[:, 0],  # a line does
+        lambda s, a, t: s[:, 0] - 2 * a[:, 0] + 1e-3 * np.random.default_rng(0).normal(size=len(s)),  # a line does
         lambda s, a, t: np.sin(5 * s[:, 0]) + np.exp(t[:, 1]),  # nothing does
         lambda s, a, t: (s[:, 0] > 0.3).astype(float),  # no number
         lambda s, a, t: np.random.default_rng(0).normal(size=len(s)),

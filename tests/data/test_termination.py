@@ -206,7 +206,8 @@ def test_a_few_falls_that_cost_far_more_than_anything_else():
     random = np.random.default_rng(0)
     state, action = random.normal(size=(4_000, 3)), random.uniform(-1, 1, (4_000, 1))
     falls = np.arange(4_000) % 500 == 7
-    rows = Transitions(state, action, np.where(falls, -100.0, 0.1 * state[:, 0]), state + 0.1, falls)
+    paid = 0.1 * np.where(falls, -1_000, random.normal(size=4_000))
+    rows = Transitions(state, action, paid, state + 0.1, falls)
     assert terminal_reward(rows) == pytest.approx(-100, abs=0.1)
     assert terminal_reward(replace(rows, reward=np.where(falls, -0.4, rows.reward))) == 0, "not far from others"
     mixed = replace(rows, reward=np.where(falls, np.where(state[:, 0] > 0, 100.0, -100.0), rows.reward))
