@@ -139,9 +139,10 @@ def with_flags(layout: Layout, rows: Transitions) -> Layout:
     here, there = (side.reshape(len(some), -1).astype(np.float64) for side in (some.observation, some.next_observation))
     action = some.action.reshape(len(some), -1).astype(np.float64)
     before, after = by_column(layout.observation), by_column(layout.next_observation)
-    candidates = [column for column, kind in after.items() if isinstance(kind, Binary)][:MOST_FLAGS]
+    needed = {one.flagged.flag for one in layout.held if one.flagged}  # before these flags are decided
+    flags = [column for column, kind in after.items() if isinstance(kind, Binary) and column not in needed]
     found = []
-    for column in candidates:
+    for column in flags[:MOST_FLAGS]:
         kind: Any = after[column]
         flag = there[:, column] == kind.high
         if before[column] == kind:

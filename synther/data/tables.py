@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from synther.data.bends import bends
 from synther.data.following import Classes, Following, class_count, class_rows
+from synther.data.holding import told_by_flags
 from synther.data.kind import by_column
 from synther.data.kinds import Array, Binary, Categorical, Codebook, Drawn, Kind, Levels, Matrix, OneHot
 from synther.data.layout import Layout
 from synther.data.lines import least_squares
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import PAIR, ROW_FIELDS, Transitions
 
 MOST_VALUES = 64
 """Maximum number of values of a column, or group of columns, that is an outcome or a parent of a table."""
@@ -55,11 +56,13 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
     sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
     numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
     discrete, outcomes, names = {}, [], [np.empty((len(some), 0))]
+    held = told_by_flags(layout, rows)
     for number, place in enumerate(layout.places):
         if decided and place.field == "terminal":
             continue
         is_small = 2 <= class_count(place.kind) <= MOST_VALUES
-        if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and is_small:
+        is_held = place.field == PAIR[1] and place.source.start in held  # its change is generated
+        if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and is_small and not is_held:
             discrete[number] = layout.values(number, sources)
             if place.field in _FOLLOWING:
                 outcomes.append(number)

@@ -70,6 +70,46 @@ def test_in_whatever_row_a_budget_stays_or_falls_and_both_coordinates_stay_toget
     assert not same[:, 3].any()
 
 
+def measured(count: int = ROWS, digits: int | None = 1) -> Transitions:
+    """A temperature that is measured anew in 40 % of the rows, as a flag tells, and a weight."""
+    draw = np.random.default_rng(5)
+    last, weight, push = draw.normal(size=count), draw.normal(size=count), draw.uniform(-1, 1, (count, 1))
+    new = (draw.random(count) < 0.4).astype(float)
+    reading = 0.8 * last + 0.5 * push[:, 0] + 0.2 * draw.normal(size=count)
+    if digits is not None:
+        last, reading = last.round(digits), reading.round(digits)
+    here = np.c_[last, weight, draw.integers(0, 2, count)]
+    there = np.c_[np.where(new > 0, reading, last), 0.9 * weight + 0.1 * draw.normal(size=count), new]
+    return Transitions(here, push, draw.normal(size=count), there)
+
+
+@pytest.mark.parametrize("digits", [None, 1])
+def test_a_sensor_without_a_new_reading_shows_its_last_one(digits):
+    """A rounded reading is often the last one even if it is new."""
+    real = measured(digits=digits)
+    found = prepare(real, "quantile", "onehot", True, residuals="bent", counted=True)
+    (held,) = found.layout.held
+    assert (held.column, held.flagged.flag, held.flagged.at) == (0, 2, 0.0)
+    assert bool(held.levels) == (digits is not None)
+    assert through_json(found.layout) == found.layout
+    np.testing.assert_allclose(decoded(found, found.matrix).next_observation, real.next_observation, atol=1e-6)
+    noise = np.random.default_rng(1).normal(size=found.matrix.shape)
+    made = decoded(found, found.matrix + 0.5 * noise)
+    old = made.next_observation[:, 2] == 0
+    assert 0.2 < old.mean() < 0.9
+    assert stays(made)[old, 0].all()
+    assert stays(made)[~old, 0].mean() < 0.2
+    if digits is not None:
+        assert np.isin(made.next_observation[:, 0], held.levels).all()
+
+
+def test_a_clipped_sensor_of_few_values_is_not_held():
+    real = measured()
+    for rows in (real.observation, real.next_observation):
+        rows[:, 0] = rows[:, 0].clip(-0.5, 0.5)
+    assert prepared(real).layout.held == ()
+
+
 def test_paper_and_columns_of_another_kind_hold_nothing():
     real = rows()
     assert prepared(real, "none").layout.held == ()
@@ -111,6 +151,15 @@ def test_a_damaged_file_is_refused():
         layout_json.from_json(entry | {"held": [{"column": 3, "low": 0.0, "high": 1.0}]})
     with pytest.raises(FormatError, match="held"):
         layout_json.from_json(entry | {"held": [{"column": 0, "low": float("nan"), "high": 1.0}]})
+    entry = layout_json.to_json(prepared(measured()).layout)
+    (held,) = entry["held"]
+    for wrong, expected in (
+        ({"flag": 1}, "two values"),
+        ({"weights": [1.0]}, "weights"),
+        ({"off": [0.0]}, "quantiles"),
+    ):
+        with pytest.raises(FormatError, match=expected):
+            layout_json.from_json(entry | {"held": [held | {"flagged": held["flagged"] | wrong}]})
 
 
 def test_a_short_fit_knows_when_a_column_stays():
