@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from synther.calibration import Calibration, Weights
 from synther.conditions import Conditions
 from synther.data import layout_json
-from synther.data.calibration import Calibration, Weights
 from synther.data.layout import Layout
 from synther.data.marginals import RANKS, Quantiles, corrected_count
 from synther.data.payouts import Payouts

@@ -110,10 +110,11 @@ MAY_IMPORT = {
     "relevance": ANYONE | {"data", "compute", "descent"},
     "conditions": ANYONE | {"data", "diffusion", "relevance"},
     "guides": ANYONE | {"data", "diffusion", "relevance"},
-    "model_file": ANYONE | {"data", "diffusion", "presets", "conditions", "relevance"},
+    "calibration": ANYONE | {"data"},
+    "model_file": ANYONE | {"data", "diffusion", "presets", "conditions", "relevance", "calibration"},
     "synthesizer": ANYONE
     | ROWS
-    | {"diffusion", "compute", "presets", "model_file", "conditions", "relevance", "guides", "engines"},
+    | {"diffusion", "compute", "presets", "model_file", "calibration", "conditions", "relevance", "guides", "engines"},
     "replay": ANYONE | ROWS | {"diffusion", "compute", "presets", "synthesizer", "conditions", "relevance", "guides"},
     "integrations": ANYONE | ROWS | {"compute", "presets", "replay", "synthesizer"},
     "envs": ANYONE | ROWS,

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther import compute
+from synther.calibration import Calibration, class_weights, rebalanced, resampled
 from synther.conditions import ConditionSampler
 from synther.cores import cores
-from synther.data.calibration import Calibration, class_weights, rebalanced, resampled
 from synther.data.decoding import Decoded, Decoder
 from synther.data.layout import Layout
 from synther.data.marginals import Corrections, Corrector, corrections

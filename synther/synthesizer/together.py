@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
+from synther.calibration import Weights
 from synther.conditions import RowConditions
 from synther.data import termination
-from synther.data.calibration import Weights
 from synther.data.following import class_count, class_rows
 from synther.data.inference import MOST_CATEGORIES
 from synther.data.kinds import Binary, Codebook, Levels, Spiked

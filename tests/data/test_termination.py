@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synther.calibration import resampled
 from synther.data import shipped, termination
-from synther.data.calibration import resampled
 from synther.data.numbers import Continuous
 from synther.data.preparing import prepare
 from synther.data.termination import Regions, TerminationTree, UsualReward, terminal_reward
