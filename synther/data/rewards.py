@@ -46,6 +46,7 @@ ALL_OFF = 2e-5
 for it."""
 _DIGITS = 3, 6  # significant digits to which weights are rounded: the first that leaves the formula exact in all rows
 _NO_MORE = 1e-6  # a regression that leaves at most this share of the reward's variance needs no formula
+_DEPENDENT = 1e-5  # a term follows from others if they leave at most this share of its spread
 _CHUNK = 1 << 16
 _MOST_ROWS = 1 << 15  # maximum number of rows that a formula is fitted on
 _TRIED = 1 << 12  # maximum number of rows in which its terms are chosen
@@ -298,19 +299,32 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
     if layout.at_end is not None:
         rows, ends = others, None
     for written in formula.written(std):
-        price = 0.0 if ends is None else float(f"{np.median(_left(written, ends)):.{_DIGITS[-1]}g}")
-        largest = (np.abs(_left(written, chunk) - price * chunk.terminal).max() for chunk in rows.chunks(_CHUNK))
-        if all(one <= ALL_OFF * std for one in largest):
+        price = _price(written, ends, std)
+        if all(_is_exact(written, price, chunk, std) for chunk in rows.chunks(_CHUNK)):
             return replace(layout, reward=(Derived(),), formula=written, terminal_reward=price)
-    off = np.abs(_left(formula, some))
-    follows = ends is None or np.abs(_left(formula, ends) - layout.terminal_reward).mean() <= off.max()
+    price, off = _price(formula, ends, std), np.abs(_left(formula, some))
+    follows = ends is None or np.abs(_left(formula, ends) - price).mean() <= off.max()
     is_enough = np.quantile(off, 0.999) <= EXACT * std if isinstance(kind, Spiked) else not formula.is_linear
-    return replace(layout, reward=(Continuous(),), formula=formula) if follows and is_enough else layout
+    if not follows or not is_enough:
+        return layout
+    return replace(layout, reward=(Continuous(),), formula=formula, terminal_reward=price)
 
 
 def _left(formula: Formula, rows: Transitions) -> NDArray[np.float64]:
     """Return the rewards minus those that a formula gives. (N,)"""
     return np.asarray(rows.reward - formula(as_fields(rows.arrays())).numpy(), np.float64)
+
+
+def _price(formula: Formula, ends: Transitions | None, std: float) -> float:
+    """Return what terminal rows are paid beside a formula, in a few digits. Returns 0 if there are no such rows."""
+    price = 0.0 if ends is None else float(f"{np.median(_left(formula, ends)):.{_DIGITS[-1]}g}")
+    return price if abs(price) > ALL_OFF * std else 0.0
+
+
+def _is_exact(formula: Formula, price: float, rows: Transitions, std: float) -> bool:
+    """Return whether a formula and the price of terminals give the reward of each row, which may be rounded."""
+    off = np.abs(_left(formula, rows) - price * rows.terminal)
+    return bool((off <= ALL_OFF * std + np.spacing(np.abs(rows.reward))).all())
 
 
 def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -354,8 +368,9 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
         if place not in usual.values()
     ]
     ground = _values_of(line, raw, mean, raw.dtype)
-    varies = ground[:, ::2].std(1) > 0
-    line, ground = [term for term, own in zip(line, varies.tolist(), strict=True) if own], ground[varies]
+    changes = ground.std(1) / raw[[term.inputs[0] for term in line]].std(1)  # 1 for a column, less for its change
+    own = _independent(ground, changes.nan_to_num().sort(descending=True, stable=True).indices)
+    line, ground = [line[place] for place in own], ground[own]
     by_line = _Fit(_Table(line, ground, y))
     is_line = by_line.left <= _NO_MORE
     if is_line and not lines:
@@ -376,6 +391,18 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     )
     formula = formula.narrowed()
     return formula if _is_steady(formula, fields, std) else None
+
+
+def _independent(values: Tensor, order: Tensor) -> list[int]:
+    """Return the places of the terms that vary, and are no weighted sum of terms that come earlier in this order.
+
+    `values` (T, N) are those of the terms.
+    """
+    fitted = values[order, ::2] - values[order, ::2].mean(1, keepdim=True)
+    size = torch.linalg.vector_norm(fitted, dim=1)
+    _, triangle = torch.linalg.qr(fitted.T, mode="r")
+    own = (triangle.diagonal().abs() > _DEPENDENT * size) & (fitted.amax(1) > fitted.amin(1))
+    return sorted(order[own].tolist())
 
 
 def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bool:
