@@ -231,6 +231,15 @@ def reseed(source: torch.Generator, *key: int) -> torch.Generator:
     return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0]) >> 1)
 
 
+def read_tensors(file: Any, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """Return all tensors of a file opened with `safe_open`, or those with the given names.
+
+    They are copied, because tensors inside a file start at any address. Matrix products of MKL depend on it in the last
+    digit. So a model that was loaded would generate slightly different rows from the same model that was fitted.
+    """
+    return {name: file.get_tensor(name).clone() for name in (file.keys() if names is None else names)}
+
+
 @contextmanager
 def working_on(device: torch.device, advice: str) -> Iterator[None]:
     """Make `device` the current device inside the block. If its memory runs out, raise an error with `advice`.

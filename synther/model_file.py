@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.calibration import Calibration, Weights
+from synther.compute import read_tensors
 from synther.conditions import Conditions
 from synther.data import layout_json
 from synther.data.layout import Layout
@@ -207,7 +208,7 @@ class Fitted:
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+                tensors = read_tensors(file)
         except (SafetensorError, OSError) as error:
             raise FormatError(
                 f"{path} is not a safetensors file, or it is truncated ({error}): fit the model again"

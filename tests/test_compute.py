@@ -7,6 +7,8 @@ from itertools import count
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from synther import compute
@@ -265,3 +267,16 @@ def test_a_right_factor_is_transposed_and_on_arm_contiguous(arm, monkeypatch):
     factor = compute.right_factor(weight)
     assert torch.equal(factor, weight.mT)
     assert factor.is_contiguous() == arm
+
+
+def test_tensors_of_a_file_are_where_those_of_a_fit_would_be(tmp_path):
+    """Products of matrices differ in the last digit if a matrix starts elsewhere."""
+    stored = {"first": torch.arange(3.0), "second": torch.rand(7, 9), "third": torch.rand(64, 64)}
+    save_file(stored, tmp_path / "file.safetensors")
+    with safe_open(tmp_path / "file.safetensors", "pt") as file:
+        assert {file.get_tensor(name).data_ptr() % 64 for name in stored} != {0}
+        read, two = compute.read_tensors(file), compute.read_tensors(file, ["third", "first"])
+    assert [*two] == ["third", "first"]
+    for name, tensor in stored.items():
+        assert torch.equal(read[name], tensor)
+        assert read[name].data_ptr() % 64 == torch.empty(100).data_ptr() % 64 == 0

@@ -111,7 +111,7 @@ MAY_IMPORT = {
     "conditions": ANYONE | {"data", "diffusion", "relevance"},
     "guides": ANYONE | {"data", "diffusion", "relevance"},
     "calibration": ANYONE | {"data"},
-    "model_file": ANYONE | {"data", "diffusion", "presets", "conditions", "relevance", "calibration"},
+    "model_file": ANYONE | {"data", "compute", "diffusion", "presets", "conditions", "relevance", "calibration"},
     "synthesizer": ANYONE
     | ROWS
     | {"diffusion", "compute", "presets", "model_file", "calibration", "conditions", "relevance", "guides", "engines"},

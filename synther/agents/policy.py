@@ -23,6 +23,7 @@ from torch import Tensor
 
 from synther.agents.algorithm import Squash
 from synther.agents.stacked import Networks, described_networks
+from synther.compute import read_tensors
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 from synther.schema import checked, parse
@@ -237,7 +238,7 @@ def read(
                 raise FormatError(f"it holds an agent trained on {trained}: expected one trained on {expected}")
             stored = file.keys()
             wanted = [*names, *(name for name in optional if name in stored)] if names else stored
-            return described, {name: file.get_tensor(name) for name in wanted}
+            return described, read_tensors(file, wanted)
     except (SafetensorError, OSError, KeyError) as error:
         raise FormatError(f"{path} cannot be read as an agent ({error}): train the agent again") from None
     except FormatError as error:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from synther.compute import read_tensors
 from synther.durable import replacing
 from synther.errors import ConfigError
 
@@ -48,7 +49,7 @@ class Checkpoint:
                     raise ConfigError(
                         f"{self.path} belongs to a fit with other data or options: delete it, or choose another path"
                     )
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # `file` is not a dict
+                tensors = read_tensors(file)
         except (SafetensorError, OSError) as error:
             raise ConfigError(
                 f"{self.path} cannot be read as a checkpoint ({error}): delete it to start the fit again"

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from synther.compute import read_tensors
 from synther.durable import replacing
 from synther.errors import FormatError
 from synther.schema import parse
@@ -54,7 +55,7 @@ def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dic
     if metadata.get("format") != FORMAT:
         raise FormatError(f"{file} is not a replay: expected format {FORMAT!r}, got {metadata.get('format')!r}")
     with safe_open(file, "pt") as opened:
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
+        tensors = read_tensors(opened)
     name = metadata.get("model")
     if name not in ("", *_MODELS):  # a path in a manipulated file could lead to any other file
         raise FormatError(f"{file} names the model {name!r}: expected one of {', '.join(_MODELS)}")
