@@ -1,9 +1,9 @@
 """Model next observations that the environment clips, such as a battery charge that is clipped to 0 and 1.
 
-Inside its range, a clipped column is a linear function of observation and action plus noise. The values at the ends
-would spoil that regression for all rows. So the matrix holds the number before clipping. Inside the range this is the
-value itself. At an end it is drawn: the prediction of the regression plus a residual, such that the sum is beyond the
-end. Generated rows are clipped again.
+Inside its range, a clipped column is a linear function of observation and action, and of sine and cosine of angles,
+plus noise. The values at the ends would spoil that regression for all rows. So the matrix holds the number before
+clipping. Inside the range this is the value itself. At an end it is drawn: the prediction of the regression plus a
+residual, such that the sum is beyond the end. Generated rows are clipped again.
 
 This is the tobit model (Tobin 1958). The regression is found by iteration: numbers beyond the ends are drawn from the
 regression, and the next regression is fitted to them. A column is modelled in this way only if its regression predicts
@@ -51,7 +51,7 @@ class Clip:
     ends: tuple[float | None, float | None]
     """Lower and upper end of the range, None on a side where the column is not clipped."""
     weights: tuple[float, ...]
-    """Weight of each column of the matrix that holds observation or action, without the gaps of spikes."""
+    """Weight of each regressor (see `Layout.regressors`)."""
     level: float
     """Intercept of the regression."""
     off: tuple[float, ...]
@@ -62,7 +62,7 @@ class Clip:
     def unclipped(self, given: Matrix, values: Matrix, draw: np.random.Generator) -> Matrix:
         """Draw the numbers (N,) that `values` (N,) may have been before clipping.
 
-        `given` (N, G) are the columns of the matrix that hold observation and action.
+        `given` (N, G) are the regressors.
         """
         line = product(given, np.array(self.weights)[:, None])[:, 0] + self.level
         return unclipped(values, line, self.ends, np.array(self.off), draw)
@@ -81,13 +81,14 @@ class Clip:
         """Read a clip from JSON. `kinds` are the kinds of each field's columns."""
         found: Clip = checked(entry, cls, "layout.clips")
         finite((*found.weights, found.level, *found.off), "layout.clips")
-        width = sum(kind.matrix_width for field in ("observation", "action") for kind in kinds[field])
+        given = [kind for field in ("observation", "action") for kind in kinds[field]]
+        width = sum(kind.matrix_width + 2 * bool(kind.circle) for kind in given)
         after = by_column(kinds["next_observation"])
         if len(found.weights) != width or not isinstance(after.get(found.column), Bounded) or len(found.off) < 2:
             raise FormatError(
                 f"layout.clips: expected a bounded column of the next observation, {width} weights (one for each "
-                f"matrix column of observation and action) and at least 2 quantiles, got column {found.column}, "
-                f"{len(found.weights)} weights and {len(found.off)} quantiles"
+                "matrix column of observation and action, and two for each circular one) and at least 2 quantiles, "
+                f"got column {found.column}, {len(found.weights)} weights and {len(found.off)} quantiles"
             )
         return found
 
@@ -110,7 +111,7 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
         return layout
     most = min(_MOST_ROWS, max(_MOST_NUMBERS // max(len(layout.given_columns), 1), 1))
     some = rows.shuffled(most)
-    given = layout.without_gaps(layout.pack(some)[:, layout.given_columns])
+    given = layout.regressors(layout.pack(some))
     units = Units.of(given)
     if units is None:
         return layout

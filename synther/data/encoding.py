@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from synther.data import following
 from synther.data.clipping import drawing
 from synther.data.holding import put_changes
-from synther.data.kinds import Array, Constant, Matrix, Wrapped
+from synther.data.kinds import Array, Constant, Matrix
 from synther.data.rewards import as_fields
 from synther.data.transitions import PAIR, ROW_FIELDS
 from synther.data.turning import put_angles
@@ -34,8 +34,8 @@ class Encoder:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         after = [place for place in layout.places if place.field == PAIR[1]]
-        wrapped = [(place.matrix.start, place.kind) for place in after if isinstance(place.kind, Wrapped)]
-        self._circles = [(column, layout.twins[column], kind.period) for column, kind in wrapped]
+        circular = [(place.matrix.start, place.kind.circle) for place in after if place.kind.circle]
+        self._circles = [(column, layout.twins[column], period) for column, period in circular]
         """For each circular next observation: its matrix column, the column of its value before the step, its
         period."""
 
@@ -117,7 +117,7 @@ class Encoder:
     def _unclip(self, matrix: Matrix) -> None:
         """Replace clipped next observations by values that they may have had before clipping."""
         layout = self._layout
-        given, draw = layout.without_gaps(matrix[:, layout.given_columns]), drawing()
+        given, draw = layout.regressors(matrix), drawing()
         for clip in layout.clips:
             column = layout.next_columns[clip.column]
             matrix[:, column] = clip.unclipped(given, matrix[:, column], draw)

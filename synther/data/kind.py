@@ -66,6 +66,11 @@ class Kind(ABC):
         return self
 
     @property
+    def circle(self) -> float:
+        """Period of a circular column, such as 360 for an angle in degrees. 0 if the column is not circular."""
+        return 0.0
+
+    @property
     def class_count(self) -> int:
         """Number of different values if they are few and known, else 0."""
         return 0

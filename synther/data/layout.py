@@ -175,13 +175,13 @@ class Layout:
         if spikes:
             steps = None if are_pairs else inference.steps(rows)
             if steps is not None:
-                observation = find_wrapped(observation, steps, seen["observation"], declared["observation"])
                 observation = find_measured(observation, steps)
             observation, action, reward = (
                 inference.special(kinds_of, sample[field], seen[field], steps if field == "observation" else None)
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
             if steps is not None:
+                observation = find_wrapped(observation, steps, seen["observation"], declared["observation"])
                 observation = find_logarithmic(observation, steps, seen["observation"])
             observation = inference.one_sided(observation, seen["observation"])
         inference.warn_of_integers(observation, sample["observation"])
@@ -382,18 +382,27 @@ class Layout:
         0."""
         return self._encoder(fields)
 
-    def without_gaps(self, given: Matrix) -> Matrix:
-        """Return the matrix columns of observation and action, with spikes at the ends of a range moved back to their
-        true value. (N, G)
+    def regressors(self, matrix: Matrix) -> Matrix:
+        """Return what regressions on observation and action see of a `matrix` (N, D) as `pack` encodes it. (N, G + 2 C)
 
-        `given` (N, G) are these columns as `pack` encodes them, where a gap separates such a spike from other values.
+        These are its columns of observation and action, and cosine and sine of circular ones. Spikes at the ends of a
+        range, which a gap separates from other values, are moved back to their true value.
         """
-        given = given.copy()
+        given = matrix[:, self.given_columns]
         for column, (low, high) in self.ends.items():
             if column in self.given_columns:
                 place = self.given_columns.index(column)
                 given[:, place] = given[:, place].clip(low, high)
-        return given
+        if not self.circles:
+            return given
+        angles = matrix[:, list(self.circles)] * (2 * np.pi / np.array([*self.circles.values()]))
+        return np.concatenate([given, np.cos(angles), np.sin(angles)], axis=1)
+
+    @cached_property
+    def circles(self) -> dict[int, float]:
+        """Circular columns among the given columns of the matrix, and their periods."""
+        given = (place for place in self.places if place.field in ("observation", "action"))
+        return {place.matrix.start: place.kind.circle for place in given if place.kind.circle}
 
     @cached_property
     def ends(self) -> dict[int, tuple[float, float]]:

@@ -82,6 +82,10 @@ class Wrapped(Real):
     def bounds(self) -> tuple[float, float]:
         return self.low, self.low + self.period
 
+    @property
+    def circle(self) -> float:
+        return self.period
+
 
 @final
 @dataclass(frozen=True)

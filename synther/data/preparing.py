@@ -28,10 +28,10 @@ from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
 from synther.data.rewards import with_exact_formula, with_formula
 from synther.data.scaling import Scaler, resolve_kinds
-from synther.data.tables import count_columns, with_tables
+from synther.data.tables import count_columns, ordered_columns, with_tables
 from synther.data.transitions import Transitions
 from synther.data.turning import with_turns
-from synther.data.values import Integer
+from synther.data.values import Integer, Levels
 from synther.errors import DataError
 
 CHUNK_ROWS = 1 << 16
@@ -90,9 +90,10 @@ def prepare(
 
     categorical = layout
     layout = with_dependent_columns(categorical)
-    counts = count_columns(layout, rows) if counted and residuals != "none" else []
-    if counts:
-        layout = with_dependent_columns(_with_ordered(categorical, counts))
+    if counted and residuals != "none":
+        counts, levels = count_columns(layout, rows), ordered_columns(layout, rows)
+        if counts or levels:
+            layout = with_dependent_columns(_with_ordered(categorical, counts, levels))
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
@@ -108,7 +109,15 @@ def prepare(
     reward = [place.matrix.start for place in layout.places if place.field == "reward"]
     shaped = reward if isinstance(layout.reward[0], Continuous) else []
     regression = Regression(
-        given, outcomes, Grid.of(layout), residuals == "bent", earlier, layout.ends, optional=reward, shaped=shaped
+        given,
+        outcomes,
+        Grid.of(layout),
+        residuals == "bent",
+        earlier,
+        layout.ends,
+        layout.circles,
+        optional=reward,
+        shaped=shaped,
     )
     scaler = Scaler.fit(
         packed, kinds, layout.names, layout.twins, regression if given else None, Grouping.of(layout) if given else None
@@ -116,15 +125,18 @@ def prepare(
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 
-def _with_ordered(layout: Layout, columns: Sequence[int]) -> Layout:
-    """Return the layout with some columns of observation and next observation as ordered integers, not categories."""
+def _with_ordered(layout: Layout, counts: Sequence[int], levels: Sequence[int]) -> Layout:
+    """Return the layout with some columns of observation and next observation ordered: the categories `counts` become
+    integers, and the categories `levels` become levels, for which there can be tables."""
 
     def ordered(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-        places = zip(first_columns(kinds), kinds, strict=True)
-        return tuple(
-            Integer(kind.rows[0][0], kind.rows[-1][0]) if column in columns and isinstance(kind, Codebook) else kind
-            for column, kind in places
-        )
+        found = dict(zip(first_columns(kinds), kinds, strict=True))
+        for column, kind in found.items():
+            if isinstance(kind, Codebook) and column in counts:
+                found[column] = Integer(kind.rows[0][0], kind.rows[-1][0])
+            elif isinstance(kind, Codebook) and column in levels:
+                found[column] = Levels(tuple(value for (value,) in kind.rows))
+        return tuple(found.values())
 
     return replace(layout, observation=ordered(layout.observation), next_observation=ordered(layout.next_observation))
 

@@ -9,11 +9,12 @@ time) holds exactly in every generated row.
 Categories of the next observation, such as the mode of a switch, are inputs of the regression too. The network
 generates them directly, and the other outcomes are then consistent with the generated categories.
 
-The regression is linear in every given column. Optionally it is piecewise linear, with knots in the few columns where
-this helps, and has products of up to five columns: a discrete action may decide how a number changes, or a pole may
-fall by its speed times the cosine of its angle. Both save a small network much of its work. A large network learns them
-itself, and knots disturb it (measured on walker2d: twice the dynamics error). From an outcome on a lattice (whole
-numbers, steps of 0.1) only multiples of other columns on a lattice are subtracted (lattices.py).
+The regression is linear in every given column, and in sine and cosine of circular ones. Optionally it is piecewise
+linear, with knots in the few columns where this helps, and has products of up to five columns: a discrete action may
+decide how a number changes, or a pole may fall by its speed times the cosine of its angle. Both save a small network
+much of its work. A large network learns them itself, and knots disturb it (measured on walker2d: twice the dynamics
+error). From an outcome on a lattice (whole numbers, steps of 0.1) only multiples of other columns on a lattice are
+subtracted (lattices.py).
 
 Read `Regression` (what to fit), then `Residuals` (the fit, and both directions), then `_LinearFit`.
 
@@ -76,6 +77,8 @@ class Regression:
     """Order of the outcomes in an earlier fit."""
     ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Range of some columns in the rows. The matrix goes beyond this range: a value at an end is moved outwards."""
+    circles: Mapping[int, float] = field(default_factory=dict)
+    """Periods of circular columns."""
     optional: Sequence[int] = ()
     """Outcomes that are kept unchanged if a regression with knots increases their entropy."""
     shaped: Sequence[int] = ()
@@ -106,7 +109,11 @@ class Regression:
             for column, both in self.ends.items()
             if column in place
         }
-        found = Residuals.fit(drawn, given, outcomes, steps, order, ends=ends, **bent)
+        turn = {column: 2 * math.pi / period for column, period in self.circles.items() if column in place}
+        waves = {
+            place[column]: (each * float(scale[column]), each * float(shift[column])) for column, each in turn.items()
+        }
+        found = Residuals.fit(drawn, given, outcomes, steps, order, ends=ends, waves=waves, **bent)
         return None if found is None else found.moved(range(len(columns)), columns)
 
 
@@ -174,8 +181,8 @@ class Residuals:
     knots: tuple[tuple[int, tuple[float, ...]], ...]
     """For each bent column, its index among the given columns, and its knots."""
     weights: tuple[tuple[float, ...], ...]
-    """For each outcome, the weights of: the given columns, their gaps, max(0, x - knot) for each knot, the products,
-    and all outcomes. The weights of the outcome itself and of the outcomes after it are 0."""
+    """For each outcome, the weights of: the given columns, their gaps and waves, max(0, x - knot) for each knot, the
+    products, and all outcomes. The weights of the outcome itself and of the outcomes after it are 0."""
     shift: tuple[float, ...]
     """Mean of the residual of each outcome."""
     scale: tuple[float, ...]
@@ -189,6 +196,9 @@ class Residuals:
     """Curves that are subtracted from outcomes before the regression, and added back after it."""
     products: tuple[tuple[int, ...], ...] = ()
     """Sets of two to five given columns, by index, whose products are inputs too."""
+    waves: tuple[tuple[int, float, float], ...] = ()
+    """Circular given columns: index among the given columns, frequency and phase. The inputs also include
+    cos(frequency x + phase) of each, and after them sin(frequency x + phase) of each."""
 
     @classmethod
     def fit(
@@ -201,23 +211,29 @@ class Residuals:
         *,
         bent: bool = False,
         ends: Mapping[int, tuple[float, float]] = MappingProxyType({}),
+        waves: Mapping[int, tuple[float, float]] = MappingProxyType({}),
         optional: Sequence[int] = (),
         shaped: Sequence[int] = (),
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of std 1. Returns None if there is nothing to explain or too few rows.
 
         `steps` describe the outcomes on a lattice. `order` is the order of the outcomes in an earlier fit: outcomes in
-        it come first and keep that order. `ends`, `optional` and `shaped` are those of `Regression`.
+        it come first and keep that order. `ends`, `optional` and `shaped` are those of `Regression`. `waves` has the
+        frequency and the phase of each circular column.
         """
         moves = {step.column for step in steps}
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
         if steps and not outcomes:
             return cls(tuple(given), (), (), (), (), (), tuple(steps))
-        gaps = tuple((given.index(column), *both) for column, both in ends.items() if column in given)
-        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(gaps) + len(outcomes)):
+        gaps, turns = (
+            tuple((given.index(column), *both) for column, both in each.items() if column in given)
+            for each in (ends, waves)
+        )
+        count = len(given) + len(gaps) + 2 * len(turns) + len(outcomes)
+        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * count:
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
-        x = _with_gaps(rows[:, list(given)], gaps)
+        x = _inputs(rows[:, list(given)], gaps, turns)
         if any(column in optional for column in outcomes):
             outcomes = _simpler(x, rows, outcomes, optional)
         if not outcomes:
@@ -251,6 +267,7 @@ class Residuals:
             gaps,
             tuple(shapes),
             lines.products,
+            turns,
         )
 
     @property
@@ -270,7 +287,7 @@ class Residuals:
 
     @cached_property
     def _direct(self) -> Matrix:
-        """Weights of the given columns, of their gaps, of the knots and of the products. (G + H, K)"""
+        """Weights of the given columns, of their gaps and waves, of the knots and of the products. (G + H, K)"""
         return np.array(self.weights).T[: -len(self.outcomes)]
 
     @cached_property
@@ -280,7 +297,7 @@ class Residuals:
 
     def _explained(self, rows: Matrix) -> Matrix:
         """Return the part of the outcomes that the given columns predict. (N, K)"""
-        x = _with_gaps(rows[:, list(self.given)], self.ends)
+        x = _inputs(rows[:, list(self.given)], self.ends, self.waves)
         return product(features(x, self.knots, self.products), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
@@ -339,7 +356,11 @@ class Restorer:
         self._low, self._high = tensor(low)[:, None], tensor(high)[:, None]
         bent = [place for place, knots in residuals.knots for _ in knots]
         self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
-        one = len(residuals.given) + len(residuals.ends)  # the index of a row of ones, after all other inputs
+        turning, frequency, phase = zip(*residuals.waves, strict=True) if residuals.waves else ((), (), ())
+        self._turning = torch.tensor(turning, dtype=torch.int64, device=device)
+        self._frequency, self._phase = tensor(frequency)[:, None], tensor(phase)[:, None]
+        # The index of a row of ones, after all other inputs.
+        one = len(residuals.given) + len(residuals.ends) + 2 * len(residuals.waves)
         factors = [(*places, *[one] * MOST_FACTORS)[:MOST_FACTORS] for places in residuals.products]
         self._factors = torch.tensor(factors, dtype=torch.int64, device=device).reshape(-1, MOST_FACTORS).t()
 
@@ -353,6 +374,9 @@ class Restorer:
                 moved = inputs.index_select(0, self._gapped)
                 numbers = moved.clamp(self._low, self._high)
                 inputs = torch.cat([inputs.index_copy(0, self._gapped, numbers), moved - numbers])
+            if len(self._turning):
+                angles = inputs.index_select(0, self._turning).mul_(self._frequency).add_(self._phase)
+                inputs = torch.cat([inputs, angles.cos(), angles.sin()])
             parts = [inputs]
             if len(self._bent):
                 parts.append(inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0))
@@ -513,14 +537,19 @@ def _between(y: Matrix, ends: Sequence[tuple[float, float] | None]) -> NDArray[n
     return between
 
 
-def _with_gaps(x: Matrix, ends: Sequence[tuple[int, float, float]]) -> Matrix:
-    """Return the columns of `x` (N, G), clipped to their `ends`, and then the gaps that clipping removed. (N, G + E)"""
-    if not ends:
-        return x
-    places = [place for place, _, _ in ends]
-    numbers = x.copy()
-    numbers[:, places] = x[:, places].clip([low for _, low, _ in ends], [high for _, _, high in ends])
-    return np.concatenate([numbers, (x - numbers)[:, places]], axis=1)
+def _inputs(x: Matrix, ends: Sequence[tuple[int, float, float]], waves: Sequence[tuple[int, float, float]]) -> Matrix:
+    """Return the columns of `x` (N, G), clipped to their `ends`, then the gaps that clipping removed, then cosine and
+    sine of circular columns. (N, G + E + 2 W)"""
+    parts = [x]
+    if ends:
+        places = [place for place, _, _ in ends]
+        numbers = x.copy()
+        numbers[:, places] = x[:, places].clip([low for _, low, _ in ends], [high for _, _, high in ends])
+        parts = [numbers, (x - numbers)[:, places]]
+    if waves:
+        angles = x[:, [place for place, _, _ in waves]] * [each for _, each, _ in waves] + [each for *_, each in waves]
+        parts += [np.cos(angles), np.sin(angles)]
+    return np.concatenate(parts, axis=1) if len(parts) > 1 else x
 
 
 def _pivoted(covariance: Matrix, first: Sequence[int]) -> tuple[list[int], Matrix]:

@@ -43,7 +43,7 @@ _COMMON = 0.01  # products are tested only for values with this variance of thei
 _MOST_PRODUCTS, _RIDGE = 512, 0.5  # products that are tested in one regression, and its ridge penalty per row
 _FEWEST_COUNTS = 8  # different values that a count has at least
 _USUAL, _LARGEST_CHANGE = 0.99, 0.5  # share of the changes of a count that are below half of its range
-_HARDLY_MORE = 1.05  # factor by which the changes of a count may take more bits than a table of its next values
+_NEAR_AN_END = 0.25  # share of a count's values that are near the lower end of its range, and near the upper end
 _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
 _NOMINAL, _MOST_NAMES = (Categorical, OneHot, Codebook), 512  # kinds without an order, and the most values of one
 _FOLLOWING = ("next_observation", "reward", "terminal")  # fields of outcomes; each may depend on those before it
@@ -71,6 +71,9 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
                 names.append(np.eye(place.kind.class_count)[layout.values(number, sources)])
         elif place.kind.matrix_width:
             column = sources[place.field][:, place.source].astype(np.float64)
+            if place.kind.circle:
+                angle = 2 * np.pi / place.kind.circle * column
+                column = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
             numbers[place.field in ("observation", "action")].append(column)
     outcomes.sort(key=lambda number: _FOLLOWING.index(layout.places[number].field))
     ends = [number for number in outcomes if layout.places[number].field == "terminal"]  # these must not be random
@@ -88,10 +91,11 @@ def count_columns(layout: Layout, rows: Transitions) -> list[int]:
     """Return the observation columns that are modelled as categories, but count something, such as a queue.
 
     A network that generates the next count as a category scatters it more than the environment does. It had better
-    generate the change. A column is a count if its changes are small and depend little on its value. The description
-    length tells: changes given the action take hardly more bits than next values given value and action.
+    generate the change. A column is a count if its changes are small and depend little on its value, except near the
+    ends of its range: an empty queue does not get shorter. The description length tells: changes given the action take
+    no more bits than next values given value and action.
 
-    `layout` has its tables already: outcomes that are drawn from tables stay categories. Only for discrete actions;
+    `layout` has its tables already, and outcomes that are drawn from them are no candidates. Only for discrete actions;
     rounding.py does the same for continuous ones.
     """
     some = rows.shuffled(_SAMPLED)
@@ -101,19 +105,55 @@ def count_columns(layout: Layout, rows: Transitions) -> list[int]:
     kinds = by_column(layout.next_observation).items()
     single = [column for column, kind in kinds if isinstance(kind, Codebook) and kind.source_width == 1]
     before, after, cells = some.observation, some.next_observation, action.ravel()
-    return [column for column in single if _is_count(before[:, column], after[:, column], cells, len(actions))]
+    return [column for column in single if _is_count(before[:, column], after[:, column], cells)]
 
 
-def _is_count(before: Array, after: Array, action: Classes, actions: int) -> bool:
-    """Return whether a column with these values (N,) and next values (N,) is a count."""
+def ordered_columns(layout: Layout, rows: Transitions) -> list[int]:
+    """Return the observation columns that are modelled as categories, but count something, and whose next values are
+    drawn from tables of the `layout`.
+
+    The tables stay, but the observation is ordered. So a network learns more easily how several such columns depend on
+    each other.
+    """
+    some = rows.shuffled(_SAMPLED)
+    sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
+    single = {
+        column
+        for column, kind in by_column(layout.observation).items()
+        if isinstance(kind, Codebook) and kind.source_width == 1
+    }
+    found = []
+    for table in layout.following:
+        outcome = layout.places[table.outcome]
+        column = outcome.source.start
+        if outcome.field != PAIR[1] or column not in single or len(some) < _FEWEST_ROWS:
+            continue
+        cells = np.zeros(len(some), np.int64)
+        for number in table.parents:
+            parent = layout.places[number]
+            if (parent.field, parent.source.start) != (PAIR[0], column):
+                cells = cells * class_count(parent.kind) + layout.values(number, sources)
+        if _is_count(some.observation[:, column], some.next_observation[:, column], cells):
+            found.append(column)
+    return found
+
+
+def _is_count(before: Array, after: Array, cells: Classes) -> bool:
+    """Return whether a column with these values (N,) and next values (N,) is a count. `cells` (N,) tells apart what its
+    changes depend on, such as the action."""
     values, last = np.unique(before, return_inverse=True)
     next_values, following = np.unique(after, return_inverse=True)
     changes, change = np.unique(after.astype(np.float64) - before, return_inverse=True)
     span = float(values[-1]) - float(values[0])
     if len(values) < _FEWEST_COUNTS or np.quantile(np.abs(changes[change]), _USUAL) > _LARGEST_CHANGE * span:
         return False
-    by_value = _criterion(last * actions + action, following, len(next_values))
-    return _criterion(action, change, len(changes)) <= _HARDLY_MORE * by_value
+    near = round(_NEAR_AN_END * len(values))
+    inner = np.where((near <= last) & (last < len(values) - near), near, last)  # one number for all values in between
+    by_value, by_change = (
+        _criterion(cells * len(values) + known, outcome, size)
+        for known, outcome, size in ((last, following, len(next_values)), (inner, change, len(changes)))
+    )
+    return by_change <= by_value
 
 
 def find(

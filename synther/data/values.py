@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.kind import Array, Kind, Matrix
+from synther.errors import DataError
 
 OFF = 1e-3
 """Maximum distance of a number to its lattice, in lattice steps."""
@@ -93,16 +95,26 @@ class Levels(Kind):
     scaled: ClassVar[bool] = True
     values: tuple[float, ...]
     """The numbers in increasing order, at least two."""
+    period: float = 0.0
+    """Period if the column is circular, else 0."""
+
+    def __post_init__(self) -> None:
+        _check_period(self.period, self.values[0], self.values[-1])
 
     def encode(self, source: Array) -> Matrix:
         return source.astype(np.float64)
 
     def decode(self, matrix: Matrix) -> Array:
-        return np.array(self.values)[self._nearest(matrix)]
+        near = 0.5 * (self.values[1] - self.values[0])  # the first value is also the nearest of numbers just below it
+        return np.array(self.values)[self._nearest(_wrapped(matrix, self.values[0] - near, self.period))]
 
     def _nearest(self, numbers: Array) -> NDArray[np.int64]:
         values = np.array(self.values)
         return np.searchsorted(values[:-1] + np.diff(values) / 2, numbers)
+
+    @property
+    def circle(self) -> float:
+        return self.period
 
     @property
     def class_count(self) -> int:
@@ -123,12 +135,36 @@ class Integer(Kind):
     scaled: ClassVar[bool] = True
     low: float
     high: float
+    period: float = 0.0
+    """Period if the column is circular, such as 360 for a heading in whole degrees, else 0."""
+
+    def __post_init__(self) -> None:
+        _check_period(self.period, self.low, self.high)
+
+    @property
+    def circle(self) -> float:
+        return self.period
 
     def encode(self, source: Array) -> Matrix:
         return source.astype(np.float64)
 
     def decode(self, matrix: Matrix) -> Array:
-        return np.clip(np.rint(matrix), self.low, self.high)
+        return np.clip(_wrapped(np.rint(matrix), self.low, self.period), self.low, self.high)
+
+
+def _check_period(period: float, low: float, high: float) -> None:
+    """Raise a `DataError` if numbers from `low` to `high` cannot be on a circle of this period. 0 means no circle."""
+    if period and not high - low < period < math.inf:
+        raise DataError(
+            f"a circular column: expected a finite period longer than its range, got period {period:g} and numbers "
+            f"from {low:g} to {high:g}"
+        )
+
+
+def _wrapped(numbers: Matrix, low: float, period: float) -> Matrix:
+    """Return numbers plus whole periods, so that they are at least `low` and less than a period above it. Without a
+    period they are returned as they are."""
+    return low + np.remainder(numbers - low, period) if period else numbers
 
 
 @final

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from synther.data.inference import Profile, Steps
 from synther.data.kind import Array, Kind, Matrix, first_columns
-from synther.data.numbers import Continuous, Wrapped
+from synther.data.numbers import Continuous, Spiked, Wrapped
 from synther.data.spaces import Box, Space
+from synther.data.values import Integer, Levels, grain_of
 
 _CIRCLES = (2 * math.pi, 360.0)  # periods of angles; parts of their range may be empty
 _ROUNDS = (1.0, 2.0, 7.0, 12.0, 24.0, 60.0)  # other usual periods: phases, days of a week, hours
@@ -29,20 +31,34 @@ _BINS, _THINNEST = 10, 0.01  # if it is no angle, each tenth of the range has at
 
 
 def find_wrapped(found: tuple[Kind, ...], steps: Steps, seen: Profile, space: Space | None) -> tuple[Kind, ...]:
-    """Return the kinds of observations, in which circular continuous columns became `Wrapped`.
+    """Return the kinds of observations, in which circular columns of real numbers became `Wrapped`, and those of whole
+    numbers and of levels have a period.
 
     `found` are the kinds so far, `steps` is a sample of steps, `seen` has the range of each column, and `space` is the
     declared observation space.
     """
     better: list[Kind] = []
     for column, kind in zip(first_columns(found), found, strict=True):
-        if isinstance(kind, Continuous):
-            for low, period, is_angle in _circles(*seen.span(column), _declared(space, column)):
-                if _goes_round(steps.before[:, column], steps.after[:, column], low, period, is_angle):
-                    kind = Wrapped(low, period)
+        low, high = seen.span(column)
+        grain = _grain(kind)
+        if grain is not None:
+            for start, period, is_angle in _circles(low, high + grain, _declared(space, column)):
+                if _goes_round(steps.before[:, column], steps.after[:, column], start, period, is_angle):
+                    if isinstance(kind, (Integer, Levels)):
+                        kind = replace(kind, period=period)
+                    else:
+                        kind = Wrapped(start, period)
                     break
         better.append(kind)
     return tuple(better)
+
+
+def _grain(kind: Kind) -> float | None:
+    """Return the distance of the last number to the first one a period later if the column is circular: the step of a
+    lattice, and 0 for real numbers. None if a column of this kind cannot be circular."""
+    if isinstance(kind, Levels):
+        return grain_of(kind.values) or None
+    return {Continuous: 0.0, Spiked: 0.0, Integer: 1.0}.get(type(kind))
 
 
 def unwrapped(before: Matrix, after: Matrix, period: float) -> Matrix:

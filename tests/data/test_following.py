@@ -258,15 +258,41 @@ def queues(rows: int, seed: int, hidden: bool) -> Transitions:
     return Transitions(before.astype(np.float32), action, reward, after.astype(np.float32), np.zeros(rows, bool))
 
 
-def test_a_count_is_ordered_where_no_table_draws_it():
-    def kinds(rows: Transitions, integers: Any = "categorical") -> list[str]:
-        layout = prepare(rows, "standard", "onehot", True, integers, "linear", counted=True).layout
-        return [type(kind).__name__ for kind in layout.next_observation]
+def kinds_of(rows: Transitions, field: str = "next_observation", integers: Any = "categorical") -> list[str]:
+    layout = prepare(rows, "standard", "onehot", True, integers, "linear", counted=True).layout
+    return [type(kind).__name__ for kind in getattr(layout, field)]
 
-    assert kinds(queues(20_000, 0, hidden=True)) == ["Integer", "Integer"]
-    assert kinds(queues(20_000, 0, hidden=False)) == ["Drawn", "Drawn"]
+
+def test_a_count_is_ordered_also_where_a_table_draws_it():
+    assert kinds_of(queues(20_000, 0, hidden=True)) == ["Integer", "Integer"]
+    assert kinds_of(queues(20_000, 0, hidden=False)) == ["Drawn", "Drawn"]
+    assert kinds_of(queues(20_000, 0, hidden=False), "observation") == ["Levels", "Levels"]
     named = queues(20_000, 0, hidden=True)  # the same with other names for the values, which have no order
     names = np.random.default_rng(1).permutation(40).astype(np.float32)
     sides = (names[side.astype(int)] for side in (named.observation, named.next_observation))
     mixed = Transitions(next(sides), named.action, named.reward, next(sides), named.terminal)
-    assert kinds(mixed) == ["Codebook", "Codebook"]
+    assert kinds_of(mixed) == ["Codebook", "Codebook"]
+
+
+@pytest.mark.parametrize("slip", [0.0, 0.2, 0.6])
+def test_rooms_of_a_grid_are_no_counts_although_steps_are_short(slip: float):
+    """Rooms are numbered row by row. A number beside them keeps the world from being small and discrete."""
+    draw = np.random.default_rng(0)
+    place, asked = draw.integers(0, 5, (20_000, 2)), draw.integers(0, 4, 20_000)
+    way = np.where(draw.random(20_000) < slip, draw.integers(0, 4, 20_000), asked)
+    moved = np.clip(place + np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])[way], 0, 4)
+    number = draw.normal(size=(2, 20_000))
+    here, there = (np.column_stack([side @ [5, 1], own]) for side, own in zip((place, moved), number, strict=True))
+    rows = Transitions(here.astype(np.float32), asked, number[0], there.astype(np.float32))
+    assert kinds_of(rows, "observation")[0] == "Codebook"
+    assert kinds_of(rows)[0] == "Drawn"
+
+
+def test_a_stock_that_is_often_sold_out_is_a_count():
+    draw = np.random.default_rng(0)
+    stock, order, price = draw.integers(0, 21, 20_000), draw.integers(0, 6, 20_000), draw.uniform(1, 2, 20_000)
+    sold = np.minimum(stock, draw.poisson(6 / price))
+    left = np.minimum(stock - sold + order, 20)
+    here, there = np.column_stack([stock, price]), np.column_stack([left, draw.uniform(1, 2, 20_000)])
+    rows = Transitions(here.astype(np.float32), order, sold * price, there.astype(np.float32))
+    assert kinds_of(rows)[0] == "Integer"

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synther import Synthesizer
-from synther.data.kinds import Continuous, Wrapped, from_json, to_json
+from synther.data.kinds import Continuous, Integer, Levels, Wrapped, from_json, to_json
 from synther.data.layout import Layout
 from synther.data.numbers import Numbers
+from synther.data.preparing import prepare
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
 
-from ..support.layouts import through_json
+from ..support.layouts import decoded, through_json
 
 TURN = 2 * np.pi
 ROWS = 4_000
@@ -92,6 +93,64 @@ def other_columns() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 @pytest.mark.parametrize("name", other_columns())
 def test_columns_that_go_in_no_circle(name):
     assert not isinstance(kind_of(rows_of(*other_columns()[name])), Wrapped)
+
+
+@pytest.mark.parametrize(("step", "period"), [(1.0, 360.0), (1.0, 100.0), (0.25, 24.0)])
+def test_whole_numbers_and_levels_on_a_circle(step, period):
+    """A heading in whole degrees, the place in a cycle of 100, a time of day in quarters of an hour."""
+    draw = np.random.default_rng(0)
+    before = step * draw.integers(0, round(period / step), 20_000)
+    action = draw.integers(-2, 3, len(before))
+    after = before + step * (action + draw.integers(0, 2, len(before)))
+    plain = draw.normal(size=(2, len(before)))
+    here, there = (np.stack([own, each], 1) for own, each in zip((before, after % period), plain, strict=True))
+    rows = Transitions.of(observation=here, action=action[:, None], reward=plain[0], next_observation=there)
+    found = prepare(rows, "standard", "onehot", True, residuals="bent", counted=True, decided=True)
+    kind = found.layout.observation[0]
+    assert isinstance(kind, Integer if step == 1 else Levels)
+    assert kind.circle == pytest.approx(period)
+    column = found.layout.names.index("next_observation[0]")
+    assert len(np.unique(found.matrix[:, column].round(3))) == 2  # whether it went a step further than asked
+    noise = 0.1 * draw.normal(size=found.matrix.shape) * (np.arange(found.matrix.shape[1]) == column)
+    back = decoded(found, found.matrix + noise)
+    assert np.array_equal(back.next_observation[:, 0], rows.next_observation[:, 0])
+    assert set(np.unique(back.next_observation[:, 0])) <= set(np.unique(before))
+    assert through_json(found.layout) == found.layout
+
+
+@given(st.integers(-1_000, 1_000), st.floats(-0.4, 0.4))
+def test_any_number_comes_back_on_the_lattice_of_the_circle(number, off):
+    hours, quarters = Integer(0.0, 23.0, 24.0), Levels(tuple(np.arange(0, 24, 0.25).tolist()), 24.0)
+    assert hours.decode(np.array([[number + off]])) == number % 24
+    assert quarters.decode(np.array([[(number + off) / 4]])) == number % 96 / 4
+
+
+@pytest.mark.parametrize("period", [5.0, -1.0, float("inf"), float("nan")])
+def test_a_lattice_is_shorter_than_its_circle(period):
+    with pytest.raises(SyntherError, match="circular column"):
+        Integer(0.0, 9.0, period)
+
+
+def test_what_depends_on_sine_and_cosine_of_an_angle_is_exact():
+    """A point goes ahead at its speed, and a pole falls. The speed of the pole is limited."""
+    draw = np.random.default_rng(0)
+    angle, speed = draw.uniform(-np.pi, np.pi, 20_000), draw.uniform(-8, 8, 20_000)
+    action = draw.uniform(-2, 2, 20_000)
+    ahead = 0.2 * (1 + action / 2) * np.cos(angle)
+    faster = np.clip(speed + 0.75 * np.sin(angle) + 0.15 * action, -8, 8)
+    here = np.stack([angle, speed, np.zeros(20_000)], 1)
+    there = np.stack([wrap(angle + 0.05 * faster), faster, ahead], 1)
+    here[:, 2] = draw.normal(size=20_000)
+    there[:, 2] += here[:, 2]
+    rows = Transitions.of(observation=here, action=action[:, None], reward=here[:, 2], next_observation=there)
+    found = prepare(rows, "quantile", "onehot", True, residuals="bent", counted=True, decided=True)
+    assert [clip.column for clip in found.layout.clips] == [1]
+    made = decoded(found, found.matrix + 0.1 * draw.normal(size=found.matrix.shape))
+    o, a, n = made.observation, made.action[:, 0], made.next_observation
+    expected = np.clip(o[:, 1] + 0.75 * np.sin(o[:, 0]) + 0.15 * a, -8, 8)
+    assert np.abs(n[:, 1] - expected).max() < 1e-3
+    assert np.abs(n[:, 2] - o[:, 2] - 0.2 * (1 + a / 2) * np.cos(o[:, 0])).max() < 1e-3
+    assert np.mean(np.abs(n[:, 1]) == 8) == pytest.approx(np.mean(np.abs(faster) == 8), rel=0.1)
 
 
 def test_the_matrix_has_short_steps_and_rows_come_back():
