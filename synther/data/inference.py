@@ -479,7 +479,7 @@ def warn_of_integers(found: tuple[Kind, ...], values: Array) -> None:
     ordered = [
         column
         for column, kind in zip(first_columns(found), found, strict=True)
-        if isinstance(kind, kinds.Integer) and len(np.unique(values[:, column])) > MOST_CATEGORIES
+        if isinstance(kind, kinds.Integer) and not kind.circle and len(np.unique(values[:, column])) > MOST_CATEGORIES
     ]
     if ordered:
         log.warning(

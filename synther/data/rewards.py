@@ -1,10 +1,11 @@
 """Find a formula for the reward in the rest of a row, such as a quadratic cost, a distance, or price times amount.
 
 A linear regression does not explain such a reward, and a network learns it only approximately. The formula is a
-weighted sum of terms: columns, products of two columns, lengths of neighbouring columns (as one vector), distances
-between two such vectors, and squares of angles. Terms are chosen greedily, the one that explains most first. A formula
-is used if it explains nearly all that a linear regression leaves. Then the matrix holds the residual of the formula
-instead of the reward, and the formula is evaluated on each generated row. So generated rewards fit their rows.
+weighted sum of terms: columns, cosine and sine of circular columns, products of two of these, lengths of neighbouring
+columns (as one vector), distances between two such vectors, and squares of angles. Terms are chosen greedily, the one
+that explains most first. A formula is used if it explains nearly all that a linear regression leaves. Then the matrix
+holds the residual of the formula instead of the reward, and the formula is evaluated on each generated row. So
+generated rewards fit their rows.
 
 A formula that explains only a part is worse than none, because the network would have to undo its nonlinearity.
 
@@ -15,10 +16,11 @@ NOTE[paper]: the reference generates the reward like any other column.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, combinations_with_replacement
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -58,16 +60,34 @@ _ADDS = 0.01  # minimum share that a term has to explain of the variance that ea
 _LOSES = 1e-3  # terms are dropped if the residual variance grows by less than this share without them
 _ERROR, _STEADY = 0.01, 0.1  # if each column is off by 0.01 of its std, the reward may be off by 0.1 of its std
 _LONGEST = 3  # maximum number of neighbouring columns of a length
+_WAVES: tuple[Literal["cos", "sin"], ...] = ("cos", "sin")
 _MOST_VALUES = 32  # an action with more unordered values is a single input
 
 
-class Input(NamedTuple):
+@dataclass(frozen=True)
+class Input:
     """A column of a row that a formula uses."""
 
     field: str
     column: int
     value: float | None = None
     """If given, the input is 1 in rows where the column has this value, else 0. If None, it is the column itself."""
+    wave: Literal["", "cos", "sin"] = ""
+    """If given, the input is cosine or sine of the column, which is circular."""
+    period: float = 0.0
+    """Period of a circular column."""
+
+    def text(self, name: str) -> str:
+        """Return the input as text, where `name` is the name of the column."""
+        if self.wave:
+            angle = name if self.period == 2 * math.pi else f"2π {name} / {self.period:g}"
+            return f"{self.wave}({angle})"
+        return name if self.value is None else f"[{name} = {self.value:g}]"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the input is the column itself."""
+        return self.value is None and not self.wave
 
 
 @dataclass(frozen=True)
@@ -178,10 +198,7 @@ class Formula:
 
     def text(self, name: Callable[[str, int], str]) -> str:
         """Return the formula as text. `name` is a function from field and column to the name of the column."""
-        names = [
-            name(one.field, one.column) if one.value is None else f"[{name(one.field, one.column)} = {one.value:g}]"
-            for one in self.inputs
-        ]
+        names = [one.text(name(one.field, one.column)) for one in self.inputs]
         parts = zip(self.weights, self.terms, strict=True)
         return written_sum([(weight, term.text(names, self.mean)) for weight, term in parts], self.level)
 
@@ -223,17 +240,17 @@ class Formula:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "inputs": [list(one) for one in self.inputs]}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, entry: Any, widths: Mapping[str, int]) -> Formula:
         """Read a formula from JSON. `widths` are the numbers of columns of the fields."""
-        options = {**checked(entry, dict[str, Any], "layout.formula")}
-        inputs = checked(options.pop("inputs", None), list[tuple[str, int, float | None]], "layout.formula.inputs")
-        found: Formula = checked({**options, "inputs": []}, cls, "layout.formula")
-        found = replace(found, inputs=tuple(Input(*one) for one in inputs))
+        found: Formula = checked(entry, cls, "layout.formula")
         finite((*found.mean, *found.weights, found.level), "layout.formula")
-        known = all(one.field in FIELDS and 0 <= one.column < widths[one.field] for one in found.inputs)
+        known = all(
+            one.field in FIELDS and 0 <= one.column < widths[one.field] and (one.period > 0 or not one.wave)
+            for one in found.inputs
+        )
         if not known or len(found.mean) != len(found.inputs) or len(found.weights) != len(found.terms):
             raise FormatError(
                 f"layout.formula: expected inputs that are columns of {', '.join(FIELDS)}, a mean of each input and a "
@@ -337,6 +354,9 @@ def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:
 def _values(one: Input, fields: Mapping[str, Tensor]) -> Tensor:
     """Return the values of an input in rows with these fields. (N,)"""
     column = fields[one.field][:, one.column].double()
+    if one.wave:
+        angle = column * (2 * math.pi / one.period)
+        return angle.cos() if one.wave == "cos" else angle.sin()
     return column if one.value is None else (column == one.value).double()
 
 
@@ -352,7 +372,9 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
         return None
     raw = torch.stack([_values(one, fields) for one in inputs])
     places = {one: place for place, one in enumerate(inputs)}
-    last = {Input("next_observation", one.column): place for one, place in places.items() if one.field == "observation"}
+    last = {
+        replace(one, field="next_observation"): place for one, place in places.items() if one.field == "observation"
+    }
     paired = [last.get(one, place) for place, one in enumerate(inputs)]
     mean = raw.mean(1)[paired].tolist()  # observation and next observation share one mean: it cancels in differences
     y = torch.from_numpy(reward / std)
@@ -416,7 +438,7 @@ def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bo
     def moved(values: Tensor) -> Tensor:
         return values + _ERROR * values.std(0) * torch.randn(values.shape, generator=draw, dtype=values.dtype)
 
-    plain = {one.field for one in formula.inputs if one.value is None}
+    plain = {one.field for one in formula.inputs if one.is_number}
     here, there = fields["observation"], fields["next_observation"]
     action = moved(fields["action"]) if "action" in plain else fields["action"]
     off = {"observation": moved(here), "action": action}
@@ -480,9 +502,11 @@ class _Fit:
 def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
     """Return the inputs of a formula: all columns of observation, action and next observation.
 
-    Constant columns are included, since a goal may be constant. A discrete action gives one input for each value.
+    Constant columns are included, since a goal may be constant. A discrete action gives one input for each value, and a
+    circular column gives its cosine and sine too.
     """
     found = []
+    circles = {place.source.start: place.kind.circle for place in layout.places if place.field == "observation"}
     values = {place.source.start: place.kind.class_count for place in layout.places if place.field == "action"}
     for field in FIELDS:
         for column in range(fields[field].shape[1]):
@@ -490,6 +514,9 @@ def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
                 found += [Input(field, column, value) for value in np.unique(fields[field][:, column]).tolist()]
             else:
                 found.append(Input(field, column))
+            period = circles.get(column, 0.0) if field != "action" else 0.0
+            if period:
+                found += [Input(field, column, None, wave, period) for wave in _WAVES]
     return found
 
 
@@ -551,7 +578,7 @@ def _used(inputs: Sequence[Input], raw: Tensor, left: Tensor) -> set[int]:
 
 def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iterator[Term]:
     """Yield all nonlinear terms that may be in a formula, of the inputs in `used`."""
-    places = {(one.field, one.column): place for place, one in enumerate(inputs) if one.value is None and place in used}
+    places = {(one.field, one.column): place for place, one in enumerate(inputs) if one.is_number and place in used}
     state = sorted(column for field, column in places if field == "observation" and (FIELDS[2], column) in places)
     action = [place for place, one in enumerate(inputs) if one.field == "action" and place in used]
     numbers = [place for place in action if inputs[place].value is None]
@@ -586,6 +613,10 @@ def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iter
         for place in numbers:
             yield from (Term("distance", (place, now)), Term("distance", (place, then)))
     yield from (Term("product", pair) for pair in combinations_with_replacement(numbers, 2))
+    waves = [place for place, one in enumerate(inputs) if one.wave and place in used]
+    yield from (Term("product", pair) for pair in combinations_with_replacement(waves, 2))
+    for place in waves:
+        yield from (Term("product", (place, other)) for other in (*places.values(), *action))
     for size in range(1, _LONGEST + 1):
         for first in range(len(numbers) - size + 1):
             yield Term("length", tuple(numbers[first : first + size]))

@@ -276,3 +276,27 @@ def test_numbers_whose_squares_overflow_have_no_formula():
     here[:, 0] *= 1e200
     real = Transitions(here, action, squares(*parts()), there, np.zeros(ROWS, bool))
     assert prepared(real).layout.formula is None
+
+
+@pytest.mark.parametrize("period", [2 * np.pi, 360.0])
+def test_a_reward_of_sine_and_cosine_of_a_circular_column_is_computed(period):
+    """A boat is paid for what it makes to the north, and for its heading: a number, in degrees a whole one."""
+    draw = np.random.default_rng(0)
+    heading, speed = period * draw.random(10_000), draw.uniform(0, 3, 10_000)
+    turned = (heading + period * 0.05 * draw.normal(size=10_000)) % period
+    if period == 360:
+        heading, turned = np.floor(heading), np.floor(turned)
+    angle, wind = 2 * np.pi * turned / period, draw.normal(size=(2, 10_000))
+    faster = speed + 0.1 * draw.normal(size=10_000)
+    here, there = np.column_stack([heading, speed, wind[0]]), np.column_stack([turned, faster, wind[1]])
+    reward = faster * np.cos(angle) - 0.5 * np.sin(angle) + 0.1 * wind[0]
+    rows = Transitions(here, draw.normal(size=(10_000, 1)), reward, there)
+    found = prepare(rows, "quantile", "onehot", True, residuals="bent")
+    (text,) = found.layout.computed
+    assert "cos(" in text
+    assert "0.5 sin(" in text
+    made = decoded(found, draw.normal(size=found.matrix.shape))
+    angle = 2 * np.pi * made.next_observation[:, 0] / period
+    told = made.next_observation[:, 1] * np.cos(angle) - 0.5 * np.sin(angle) + 0.1 * made.observation[:, 2]
+    assert np.abs(made.reward - told).max() < 1e-4
+    assert through_json(found.layout) == found.layout
