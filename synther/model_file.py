@@ -17,12 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from synther.calibration import Calibration, Weights
+from synther.calibration.marginals import RANKS, Quantiles, corrected_count
+from synther.calibration.rates import Calibration, Weights
 from synther.compute import read_tensors
 from synther.conditions import Conditions
 from synther.data import layout_json
 from synther.data.layout import Layout
-from synther.data.marginals import RANKS, Quantiles, corrected_count
 from synther.data.payouts import Payouts
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler

@@ -31,9 +31,9 @@ class Limits:
     """Largest error of networks trained on synthetic rows alone (for `use`) and half and half (for `mix`), as a
     multiple of the error after training on real rows."""
     dynamics: tuple[float, float] = (0.01, 0.06)
-    """Largest amount by which `dynamics_error` may exceed that of real rows."""
+    """Largest amount by which `dynamics_error` may exceed that of real rows, apart from chance."""
     reward: tuple[float, float] = (0.03, 0.3)
-    """Largest amount by which `reward_error` may exceed that of real rows."""
+    """Largest amount by which `reward_error` may exceed that of real rows, apart from chance."""
     low_error: float = 0.75
     """Smallest ratio of `dynamics_error` to that of real rows. Below it, outcomes lie too close to their mean. Applies
     only if networks judge and outcomes are random."""
@@ -179,7 +179,7 @@ def _dynamics(measure: Measure, limits: Limits) -> Reason:
         f"The median squared error of the next observation is {value:.2g} times the variance of real rows (held-out "
         f"real rows: {real:.2g})."
     )
-    return Reason(measure.name, _level(value - real, limits.dynamics), text)
+    return Reason(measure.name, _level(value - measure.chance - real, limits.dynamics), text)
 
 
 def _reward(measure: Measure, limits: Limits) -> Reason:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from synther.data import following
 from synther.data.clipping import drawing
+from synther.data.formulas import as_fields
 from synther.data.holding import put_changes
 from synther.data.kinds import Array, Constant, Matrix
-from synther.data.rewards import as_fields
 from synther.data.transitions import PAIR, ROW_FIELDS
 from synther.data.turning import put_angles
 from synther.data.wrapping import unwrapped

@@ -139,7 +139,7 @@ def with_flags(layout: Layout, rows: Transitions) -> Layout:
     here, there = (side.reshape(len(some), -1).astype(np.float64) for side in (some.observation, some.next_observation))
     action = some.action.reshape(len(some), -1).astype(np.float64)
     before, after = by_column(layout.observation), by_column(layout.next_observation)
-    needed = {one.flagged.flag for one in layout.held if one.flagged}  # before these flags are decided
+    needed = {one.flag[0] for one in layout.held if one.flag}  # before these flags are decided
     flags = [column for column, kind in after.items() if isinstance(kind, Binary) and column not in needed]
     found = []
     for column in flags[:MOST_FLAGS]:

@@ -1,11 +1,15 @@
-"""Model next observations that often stay exactly as they are, such as a budget in steps that buy nothing.
+"""Model next observations that often stay exactly as they are, such as a budget in steps that buy nothing, or the place
+of a robot at a wall.
 
 A network that generates next values scatters them around the old ones: a budget would change a little in every row, and
-sometimes grow. So the matrix holds the change of such a column, with a spike at 0 (see `Spiked`): a flag that tells
-whether the value stays. Generated rows add the change to the observation, so that no change means the same value.
+sometimes grow. So the matrix holds the change of such a column, and a flag that tells whether the value stays (see
+`Spiked`). Generated rows add the change to the observation, unless the flag is set.
+
+In rows in which the value stays, the matrix holds a change that the column might have made otherwise: the prediction of
+a linear regression plus a random residual. So the network learns from all rows how the column changes.
 
 A flag of the next observation may tell in which rows a value stays: a vital sign that was not measured keeps its last
-value. Then the flag decides this in generated rows too (see `Flagged`).
+value. Then this flag decides it in generated rows too.
 
 NOTE[paper]: the reference generates next values.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,28 +38,22 @@ from synther.schema import checked, finite
 if TYPE_CHECKING:
     from synther.data.layout import Layout
 
-_FEWEST_STAY, _FEWEST_MOVE = 0.1, 0.02  # smallest share of rows in which a column stays, and in which it changes
+_FEWEST_STAY, _FEWEST_MOVE = 0.02, 0.02  # smallest share of rows in which a column stays, and in which it changes
+_MOST_CLIPPED = 0.1  # largest share of the rows in which a column of few values is at an end of its range
 _FEWEST_TOLD = 0.02  # smallest share of rows with each value of a flag that decides whether a column stays
 _MOST_OTHERS = 0.9  # and largest share of the other rows in which the column stays
-_OPEN = 0.5  # smallest share of the std of changes that a regression must leave open
+_OPEN = 0.5  # a regression knows which values stay if it is off by less than this in all rows, in stds of the changes
 _MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
+_APART = 0.01  # columns stay together if they differ in at most this share of the rows in which one of them stays
 _DRAWING, _RANKS = 23, 257  # seed of draws, and number of quantiles that describe the residuals of a regression
 _INSIDE = 0.999  # which part of its rounding cell a drawn number may lie in
 _STANDS_OUT = 5  # times as many rows with no change as with any other change: more than a lattice or rounding explains
 
 
 @dataclass(frozen=True)
-class Flagged:
-    """Describes a column that stays in exactly those rows in which a flag of the next observation has some value.
+class Line:
+    """A linear regression on observation and action of how much a column changes where it does."""
 
-    In these rows the matrix holds a change that the column might have made otherwise: the prediction of a linear
-    regression plus a random residual. So the network learns from all rows how it changes, and nothing of the flag.
-    """
-
-    flag: int
-    """Column of the flag."""
-    at: float
-    """Value of the flag in rows in which the column stays."""
     weights: tuple[float, ...]
     """Weight of each matrix column of observation and action."""
     level: float
@@ -63,11 +61,14 @@ class Flagged:
     off: tuple[float, ...]
     """Quantiles of the residuals, at equally spaced levels from 0 to 1."""
 
-    def drawn(self, given: Matrix) -> Matrix:
-        """Draw changes for rows with these matrix columns of observation and action (N, G). (N,)"""
-        rank = np.random.default_rng(_DRAWING).random(len(given))
-        line = product(given, np.array(self.weights)[:, None])[:, 0] + self.level
-        return np.asarray(line + np.interp(rank, np.linspace(0, 1, len(self.off)), self.off))
+    def drawn(self, given: Matrix, column: int) -> Matrix:
+        """Draw changes of a column for rows with these matrix columns of observation and action (N, G). (N,)"""
+        rank = np.random.default_rng([_DRAWING, column]).random(len(given))
+        return np.asarray(self(given) + np.interp(rank, np.linspace(0, 1, len(self.off)), self.off))
+
+    def __call__(self, given: Matrix) -> Matrix:
+        """Return the prediction for rows with these matrix columns of observation and action (N, G). (N,)"""
+        return np.asarray(product(given, np.array(self.weights)[:, None])[:, 0] + self.level)
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,14 @@ class Held:
     """Highest value of the column itself, before or after a step."""
     levels: tuple[float, ...] = ()
     """The column's values in increasing order, if there are few. The value after a step is rounded to one of them."""
-    flagged: Flagged | None = None
-    """When the column stays, if a flag alone decides it."""
+    flag: tuple[int, float] | None = None
+    """Column of the flag that alone decides whether this column stays, and its value in rows in which it does."""
+    line: Line | None = None
+    """Changes for rows in which the column stays. None: 0."""
 
     def stays(self, change: Any, after: Any) -> Any:
         """Return in which rows (N,) the column stays, from its change (N,) and the next observation (N, W)."""
-        return change == 0 if self.flagged is None else after[:, self.flagged.flag] == self.flagged.at
+        return change == 0 if self.flag is None else after[:, self.flag[0]] == self.flag[1]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,33 +99,33 @@ class Held:
         """Read it from JSON. `kinds` are the kinds of each field's columns."""
         found: Held = checked(entry, cls, "layout.held")
         finite((found.low, found.high, *found.levels), "layout.held")
-        columns, flagged = by_column(kinds["next_observation"]), found.flagged
+        columns = by_column(kinds["next_observation"])
         kind = columns.get(found.column)
-        if flagged is None:
-            if not isinstance(kind, Spiked) or kind.spikes != (0.0,):
+        if found.flag is None and (not isinstance(kind, Spiked) or kind.spikes != (0.0,)):
+            raise FormatError(f"layout.held: expected changes with a spike at 0 in column {found.column}, got {kind}")
+        if found.flag is not None:
+            column, at = found.flag
+            finite((at,), "layout.held")
+            if not isinstance(kind, Continuous) or not isinstance(columns.get(column), (Binary, Drawn)):
                 raise FormatError(
-                    f"layout.held: expected changes with a spike at 0 in column {found.column}, got {kind}"
+                    f"layout.held: expected numbers in column {found.column} and two values in column {column}, got "
+                    f"{kind} and {columns.get(column)}"
                 )
-            return found
-        finite((flagged.at, flagged.level, *flagged.weights, *flagged.off), "layout.held")
-        width = sum(own.matrix_width for field in ("observation", "action") for own in kinds[field])
-        if not isinstance(kind, Continuous) or not isinstance(columns.get(flagged.flag), (Binary, Drawn)):
-            raise FormatError(
-                f"layout.held: expected numbers in column {found.column} and two values in column {flagged.flag}, got "
-                f"{kind} and {columns.get(flagged.flag)}"
-            )
-        if len(flagged.weights) != width or len(flagged.off) < 2:
-            raise FormatError(
-                f"layout.held: expected {width} weights, one for each matrix column of observation and action, and at "
-                f"least 2 quantiles, got {len(flagged.weights)} and {len(flagged.off)}"
-            )
+        if found.line is not None:
+            finite((found.line.level, *found.line.weights, *found.line.off), "layout.held")
+            width = sum(own.matrix_width for field in ("observation", "action") for own in kinds[field])
+            if len(found.line.weights) != width or len(found.line.off) < 2:
+                raise FormatError(
+                    f"layout.held: expected {width} weights, one for each matrix column of observation and action, and "
+                    f"at least 2 quantiles, got {len(found.line.weights)} and {len(found.line.off)}"
+                )
         return found
 
 
 def with_held(layout: Layout, rows: Transitions) -> Layout:
     """Return the layout in which the change of a column replaces its next value, if it is often 0."""
     before, after = by_column(layout.observation), by_column(layout.next_observation)
-    told, held, patterns = told_by_flags(layout, rows), list[Held](), dict[bytes, int]()
+    told, held, patterns = told_by_flags(layout, rows), list[Held](), list[NDArray[np.bool_]]()
     ties = [kind.tied for kind in after.values() if isinstance(kind, Spiked) and kind.tied is not None]
     first = max(ties, default=-1) + 1
     for column in _candidates(layout, rows):
@@ -133,24 +136,23 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
             float(max(here.max(), there.max())),
             getattr(before[column], "values", ()),
         )
-        line = _Line.of(layout, rows, column, told.get(column))
+        line, knows = _line(layout, rows, column, told.get(column))
         if column in told and line is not None:
             after[column] = Continuous()
-            flagged = Flagged(*told[column], line.weights, line.level, line.off)
-            held.append(replace(kept, flagged=flagged))
+            held.append(replace(kept, flag=told[column], line=line))
             continue
         stays = here == there
         moves = (there - here)[~stays]
-        usual = _FEWEST_STAY <= stays.mean() <= 1 - _FEWEST_MOVE and _stands_out(stays, moves)
-        # A line knows which values stay too: the height of a body that has landed and has no speed.
-        if not usual or (line is not None and line.leaves < _OPEN):
+        if knows or not _FEWEST_STAY <= stays.mean() <= 1 - _FEWEST_MOVE or not _stands_out(stays, moves):
             continue
-        number = patterns.setdefault(np.packbits(stays).tobytes(), first + len(patterns))
+        same = (np.count_nonzero(stays != one) <= _APART * np.count_nonzero(stays) for one in patterns)
+        number = next((number for number, is_same in enumerate(same) if is_same), len(patterns))
+        patterns += [stays] if number == len(patterns) else []
         after[column] = Spiked(
-            float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=number,
+            float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=first + number,
             usual=float(moves.mean()), by_flag=True,
         )  # fmt: skip
-        held.append(kept)
+        held.append(replace(kept, line=line))
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 
@@ -183,7 +185,7 @@ def _candidates(layout: Layout, rows: Transitions) -> list[int]:
     def is_plain(column: int, kind: Kind) -> bool:
         if isinstance(kind, Levels):
             ends = np.isin(rows.next_observation[:, column].astype(np.float64), (kind.values[0], kind.values[-1]))
-            return isinstance(before[column], Levels) and bool(ends.mean() < _FEWEST_STAY)
+            return isinstance(before[column], Levels) and bool(ends.mean() < _MOST_CLIPPED)
         return isinstance(kind, (Continuous, Bounded)) and isinstance(before[column], (Continuous, Bounded))
 
     if rows.next_observation.dtype.kind != "f":
@@ -199,49 +201,45 @@ def _stands_out(stays: NDArray[np.bool_], moves: Matrix) -> bool:
     return bool(np.count_nonzero(stays) > _STANDS_OUT * others.max())
 
 
-class _Line(NamedTuple):
-    """A linear regression on observation and action of how much a column changes where it does."""
+def _line(layout: Layout, rows: Transitions, column: int, flag: tuple[int, float] | None) -> tuple[Line | None, bool]:
+    """Fit how much a column changes where it does, to a sample of the `rows`. Returns None if too few rows move.
 
-    weights: tuple[float, ...]
-    """Weight of each matrix column of observation and action."""
-    level: float
-    off: tuple[float, ...]
-    """Quantiles of the residuals."""
-    leaves: float
-    """Std of the residuals, in stds of the changes."""
-
-    @classmethod
-    def of(cls, layout: Layout, rows: Transitions, column: int, flag: tuple[int, float] | None) -> _Line | None:
-        """Fit it to a sample of the `rows`. A `flag` and its value tell which of them stay. None: too few rows move."""
-        some = rows.shuffled(_MOST_ROWS)
-        here, there = (side[:, column].astype(np.float64) for side in (some.observation, some.next_observation))
-        moves = here != there if flag is None else some.next_observation[:, flag[0]] != flag[1]
-        if np.count_nonzero(moves) < ROWS_PER_WEIGHT * (len(layout.given_columns) + 1):
-            return None
-        change, given = (there - here)[moves], layout.pack(some[moves])[:, layout.given_columns]
-        units = Units.of(given)
-        if units is None:
-            return None
-        lines = Straight((given - units.mean) / units.std)
-        slopes, level = lines.fit(change)
-        left = change - lines(slopes, level)
-        off = np.quantile(left, np.linspace(0, 1, _RANKS))
-        return cls(*units.undone(slopes, level), tuple(off.tolist()), float(left.std() / max(change.std(), 1e-300)))
+    A `flag` and its value tell which rows stay. Also returns whether the regression knows which values stay: the height
+    of a body that has landed and has no speed.
+    """
+    some = rows.shuffled(_MOST_ROWS)
+    here, there = (side[:, column].astype(np.float64) for side in (some.observation, some.next_observation))
+    moves = here != there if flag is None else some.next_observation[:, flag[0]] != flag[1]
+    if np.count_nonzero(moves) < ROWS_PER_WEIGHT * (len(layout.given_columns) + 1):
+        return None, False
+    change, given = there - here, layout.pack(some)[:, layout.given_columns]
+    units = Units.of(given[moves])
+    if units is None:
+        return None, False
+    lines = Straight((given[moves] - units.mean) / units.std)
+    slopes, level = lines.fit(change[moves])
+    left = change[moves] - lines(slopes, level)
+    line = Line(*units.undone(slopes, level), tuple(np.quantile(left, np.linspace(0, 1, _RANKS)).tolist()))
+    open_ = max(float(left.std()), float(np.sqrt(np.square(line(given[~moves])).mean())) if not moves.all() else 0.0)
+    return line, open_ < _OPEN * float(change[moves].std())
 
 
 def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:
     """Write the encoded change of each held column into `matrix` (N, D). `sources` are the fields of the rows.
 
-    Of a column with few values, it is the change to a random number that is rounded to the next value.
+    Where a column stays, the change is drawn from its regression. Of a column with few values, it is the change to a
+    random number that is rounded to the next value.
     """
     kinds: Any = by_column(layout.next_observation)
     for one in layout.held:
         here, there = (sources[field][:, one.column].astype(np.float64) for field in PAIR)
         stays = one.stays(there - here, sources[PAIR[1]])
         change = (_unrounded(there, np.array(one.levels)) if one.levels else there) - here
-        change[stays] = 0.0 if one.flagged is None else one.flagged.drawn(matrix[stays][:, layout.given_columns])
+        change[stays] = 0.0
         kind, start = kinds[one.column], layout.next_columns[one.column]
         matrix[:, start : start + kind.matrix_width] = kind.encode(change[:, None])
+        if one.line is not None:
+            matrix[stays, start] = one.line.drawn(matrix[stays][:, layout.given_columns], one.column)
 
 
 def _unrounded(values: Matrix, levels: Matrix) -> Matrix:

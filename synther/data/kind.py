@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Matrix = NDArray[np.float64]
 
+LOWEST_THRESHOLD = 0.05
+
 
 class Kind(ABC):
     """Abstract base class of all kinds of columns. Its concrete subclasses are final."""
@@ -53,9 +55,11 @@ class Kind(ABC):
         between two values: it is set above its threshold."""
         return ()
 
-    lowest_threshold: ClassVar[float] = 0.05
-    """Lower limit of calibrated thresholds. Otherwise a poor generator could get the right share of set flags from
-    noise alone."""
+    @property
+    def lowest_threshold(self) -> float:
+        """Lower limit of calibrated thresholds. Otherwise a generator with too few set flags could get their right
+        share from noise alone."""
+        return LOWEST_THRESHOLD
 
     def flag_labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return a name for each flag, made from the `names` of the source columns."""

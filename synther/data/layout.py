@@ -26,6 +26,7 @@ from synther.data.encoding import Encoder
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, classes_of
+from synther.data.formulas import Formula
 from synther.data.holding import Held
 from synther.data.identities import Identity
 from synther.data.inference import Integers
@@ -45,7 +46,6 @@ from synther.data.kinds import (
     Real,
 )
 from synther.data.proportions import find_logarithmic
-from synther.data.rewards import Formula
 from synther.data.rounding import find_measured
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres

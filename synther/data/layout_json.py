@@ -11,11 +11,11 @@ from synther.data.clipping import Clip
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import Flag
 from synther.data.following import Following, class_count
+from synther.data.formulas import Formula
 from synther.data.holding import Held
 from synther.data.identities import FIELDS, Identity
 from synther.data.kinds import Continuous, Derived, Drawn, Kind
 from synther.data.layout import Extra, Layout
-from synther.data.rewards import Formula
 from synther.data.spheres import Sphere
 from synther.data.transitions import ROW_FIELDS
 from synther.data.turning import Turn

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.kind import Array, Kind, Matrix
+from synther.data.kind import LOWEST_THRESHOLD, Array, Kind, Matrix
 from synther.data.quantiles import row_index
 from synther.errors import DataError
 
@@ -134,7 +134,6 @@ class Spiked(Real):
     its wrong side. These are the columns that it reproduces worst.
     """
 
-    lowest_threshold: ClassVar[float] = -1.0
     low: float
     high: float
     spikes: tuple[float, ...]
@@ -176,6 +175,10 @@ class Spiked(Real):
     @property
     def thresholds(self) -> tuple[float, ...]:
         return self.cuts
+
+    @property
+    def lowest_threshold(self) -> float:
+        return LOWEST_THRESHOLD if self.by_flag else -1.0
 
     def with_thresholds(self, thresholds: tuple[float, ...]) -> Spiked:
         return replace(self, cuts=thresholds)

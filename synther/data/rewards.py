@@ -1,24 +1,21 @@
-"""Find a formula for the reward in the rest of a row, such as a quadratic cost, a distance, or price times amount.
+"""Find a formula for the reward in the rest of a row (formulas.py).
 
-A linear regression does not explain such a reward, and a network learns it only approximately. The formula is a
-weighted sum of terms: columns, cosine and sine of circular columns, products of two of these, lengths of neighbouring
-columns (as one vector), distances between two such vectors, and squares of angles. Terms are chosen greedily, the one
-that explains most first. A formula is used if it explains nearly all that a linear regression leaves. Then the matrix
-holds the residual of the formula instead of the reward, and the formula is evaluated on each generated row. So
-generated rewards fit their rows.
+A linear regression does not explain such a reward, and a network learns it only approximately. Terms of a formula are
+chosen greedily, the one that explains most first. A formula is used if it explains nearly all that a linear regression
+leaves. Then the matrix holds the residual of the formula instead of the reward, and the formula is evaluated on each
+generated row. So generated rewards fit their rows.
 
 A formula that explains only a part is worse than none, because the network would have to undo its nonlinearity.
 
-Read `Formula` and `Term`, then `with_formula`, and `_found` for the search.
+Read `with_formula`, then `_found` for the search.
 
 NOTE[paper]: the reference generates the reward like any other column.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,16 +24,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.identities import FIELDS, written_sum
+from synther.data.formulas import DIGITS, Formula, Input, Term, as_fields, values_of
+from synther.data.identities import FIELDS
 from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
 from synther.data.values import Derived
-from synther.errors import FormatError
-from synther.schema import checked, finite
 
 if TYPE_CHECKING:
-    from synther.data.kind import Array
     from synther.data.layout import Layout
 
 LEAVES = 0.04
@@ -46,230 +41,24 @@ EXACT = 1e-3
 ALL_OFF = 2e-5
 """If no row is off by more than this, in stds of the reward, the formula is the reward. The matrix then has no column
 for it."""
-_DIGITS = 3, 6  # significant digits to which weights are rounded: the first that leaves the formula exact in all rows
 _NO_MORE = 1e-6  # a regression that leaves at most this share of the reward's variance needs no formula
 _DEPENDENT = 1e-5  # a term follows from others if they leave at most this share of its spread
 _CHUNK = 1 << 16
 _MOST_ROWS = 1 << 15  # maximum number of rows that a formula is fitted on
 _TRIED = 1 << 12  # maximum number of rows in which its terms are chosen
-_TOGETHER = 64  # number of terms that are computed at a time, so that they stay in the cache
 _WIDEST = 256  # maximum number of inputs for which a formula is searched
 _MOST_INPUTS = 32  # maximum number of columns of a field that terms are made of
 _MOST_TERMS = 64  # maximum number of nonlinear terms
 _ADDS = 0.01  # minimum share that a term has to explain of the variance that earlier terms leave
 _LOSES = 1e-3  # terms are dropped if the residual variance grows by less than this share without them
 _ERROR, _STEADY = 0.01, 0.1  # if each column is off by 0.01 of its std, the reward may be off by 0.1 of its std
+_EXTREME = 100  # the highest and the lowest hundredth of rewards are where a search for a fixed point starts
+_MOST_POINTS, _NEWTON_STEPS = 8, 20  # number of fixed points that are searched to the end, and of steps of each
+_PASSES = 5  # number of times that several fixed points are improved in turn
+_BETTER = 0.5  # a formula with fixed points leaves at most this share of what a formula without them leaves
 _LONGEST = 3  # maximum number of neighbouring columns of a length
 _WAVES: tuple[Literal["cos", "sin"], ...] = ("cos", "sin")
 _MOST_VALUES = 32  # an action with more unordered values is a single input
-
-
-@dataclass(frozen=True)
-class Input:
-    """A column of a row that a formula uses."""
-
-    field: str
-    column: int
-    value: float | None = None
-    """If given, the input is 1 in rows where the column has this value, else 0. If None, it is the column itself."""
-    wave: Literal["", "cos", "sin"] = ""
-    """If given, the input is cosine or sine of the column, which is circular."""
-    period: float = 0.0
-    """Period of a circular column."""
-
-    def text(self, name: str) -> str:
-        """Return the input as text, where `name` is the name of the column."""
-        if self.wave:
-            angle = name if self.period == 2 * math.pi else f"2π {name} / {self.period:g}"
-            return f"{self.wave}({angle})"
-        return name if self.value is None else f"[{name} = {self.value:g}]"
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the input is the column itself."""
-        return self.value is None and not self.wave
-
-
-@dataclass(frozen=True)
-class Term:
-    """A figure of some inputs, such as their product, minus the same figure of other inputs if `minus` is given.
-
-    The figures are: a column; the product of two columns; the length of a vector of columns; the distance between two
-    vectors (the first and the second half of the inputs); and the square of the angle with this cosine and sine.
-    Columns and products are computed from inputs minus their means.
-    """
-
-    name: Literal["column", "product", "length", "distance", "angle"]
-    inputs: tuple[int, ...]
-    minus: tuple[int, ...] = ()
-
-    def text(self, names: Sequence[str], mean: Sequence[float]) -> str:
-        """Return the term as text, for inputs with these names and means."""
-
-        def about(place: int) -> str:
-            return f"({names[place]} - {mean[place]:.6g})" if mean[place] else names[place]
-
-        def written(places: Sequence[int]) -> str:
-            plain, half = [names[place] for place in places], len(places) // 2
-            if self.name == "column":
-                return about(places[0])
-            if self.name == "product":
-                return f"{about(places[0])}²" if places[0] == places[1] else " ".join(map(about, places))
-            if self.name == "angle":
-                return f"angle({', '.join(plain)})²"
-            if self.name == "length":
-                return f"|{', '.join(plain)}|"
-            return f"|{', '.join(plain[:half])} - {', '.join(plain[half:])}|"
-
-        return f"({written(self.inputs)} - {written(self.minus)})" if self.minus else written(self.inputs)
-
-    def of(self, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float]) -> Tensor:
-        """Return the term in rows with these `inputs` (C, N), where the inputs have these means. (N,)
-
-        This creates no tensor from Python numbers, because on a GPU it runs inside a captured CUDA graph.
-        """
-        found = _figure(self.name, self.inputs, inputs, mean)
-        return found - _figure(self.name, self.minus, inputs, mean) if self.minus else found
-
-
-def _figure(name: str, places: Any, inputs: Sequence[Tensor] | Tensor, mean: Sequence[float] | Tensor) -> Tensor:
-    """Return the figure `name` of the inputs at these `places`.
-
-    A place may also be a tensor of T places. Then T figures are computed together.
-    """
-    first = inputs[places[0]]
-    if name == "column":
-        return first - mean[places[0]]
-    if name == "product":
-        return (first - mean[places[0]]) * (inputs[places[1]] - mean[places[1]])
-    if name == "angle":
-        return torch.atan2(inputs[places[1]], first).square()
-    vector = [inputs[place] for place in places]
-    if name == "distance":
-        half = len(places) // 2
-        vector = [one - other for one, other in zip(vector[:half], vector[half:], strict=True)]
-    return torch.stack(vector).square().sum(0).sqrt()
-
-
-def _values_of(terms: Sequence[Term], raw: Tensor, mean: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """Return the values of all terms in rows with the inputs `raw` (C, N), which have these means. (T, N)
-
-    There may be thousands of terms, so terms of the same shape are computed together.
-    """
-    found, means = raw.new_empty((len(terms), raw.shape[1]), dtype=dtype), raw.new_tensor(mean)[:, None]
-    shapes: dict[tuple[str, int, int], list[int]] = {}
-    for place, term in enumerate(terms):
-        shapes.setdefault((term.name, len(term.inputs), len(term.minus)), []).append(place)
-    for (name, _, minus), places in shapes.items():
-        for start in range(0, len(places), _TOGETHER):
-            batch = places[start : start + _TOGETHER]
-            values = _figure(name, torch.tensor([terms[place].inputs for place in batch]).T, raw, means)
-            if minus:
-                values -= _figure(name, torch.tensor([terms[place].minus for place in batch]).T, raw, means)
-            found[batch] = values.to(dtype)
-    return found
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A formula for the reward: `level` plus a weighted sum of terms."""
-
-    inputs: tuple[Input, ...]
-    mean: tuple[float, ...]
-    """Mean of each input, subtracted in columns and products."""
-    terms: tuple[Term, ...]
-    weights: tuple[float, ...]
-    """Weight of each term."""
-    level: float
-    """Constant of the formula."""
-
-    def __call__(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Compute the reward of rows with these fields, (N, W) each, in float64. (N,)"""
-        inputs = [_values(one, fields) for one in self.inputs]
-        reward = torch.full_like(inputs[0], self.level)
-        for term, weight in zip(self.terms, self.weights, strict=True):
-            reward += weight * term.of(inputs, self.mean)
-        return reward
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the formula is a weighted sum of columns."""
-        return all(term.name == "column" for term in self.terms)
-
-    def text(self, name: Callable[[str, int], str]) -> str:
-        """Return the formula as text. `name` is a function from field and column to the name of the column."""
-        names = [one.text(name(one.field, one.column)) for one in self.inputs]
-        parts = zip(self.weights, self.terms, strict=True)
-        return written_sum([(weight, term.text(names, self.mean)) for weight, term in parts], self.level)
-
-    def rounded(self, digits: int, std: float) -> Formula:
-        """Return the formula with weights of so many significant digits, for rewards with this `std`.
-
-        Differences are also merged where this saves terms: x + (y - x) becomes y.
-        """
-        weights = {term: float(f"{weight:.{digits}g}") for term, weight in zip(self.terms, self.weights, strict=True)}
-        whole: dict[Term, float] = {}
-        for term, weight in weights.items():
-            for inputs, sign in ((term.inputs, 1.0), (term.minus, -1.0)):
-                if inputs:
-                    figure = Term(term.name, tuple(sorted(inputs)) if term.name == "product" else inputs)
-                    whole[figure] = float(f"{whole.get(figure, 0.0) + sign * weight:.{digits}g}")
-        whole = {figure: weight for figure, weight in whole.items() if weight}
-        parts = whole if 0 < len(whole) < len(weights) else weights
-        level = round(self.level / std, digits) * std
-        return replace(self, terms=tuple(parts), weights=tuple(parts.values()), level=level).narrowed()
-
-    def written(self, std: float) -> Iterator[Formula]:
-        """Yield the formula with weights of few digits, of more digits, and unchanged, for rewards of this std."""
-        yield from (self.rounded(digits, std) for digits in _DIGITS)
-        yield self
-
-    def narrowed(self) -> Formula:
-        """Return the same formula without inputs that no term uses."""
-        used = sorted({place for term in self.terms for place in (*term.inputs, *term.minus)})
-        now = {place: rank for rank, place in enumerate(used)}
-        terms = tuple(
-            replace(term, inputs=tuple(now[one] for one in term.inputs), minus=tuple(now[one] for one in term.minus))
-            for term in self.terms
-        )
-        return replace(
-            self,
-            inputs=tuple(self.inputs[place] for place in used),
-            mean=tuple(self.mean[place] for place in used),
-            terms=terms,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, entry: Any, widths: Mapping[str, int]) -> Formula:
-        """Read a formula from JSON. `widths` are the numbers of columns of the fields."""
-        found: Formula = checked(entry, cls, "layout.formula")
-        finite((*found.mean, *found.weights, found.level), "layout.formula")
-        known = all(
-            one.field in FIELDS and 0 <= one.column < widths[one.field] and (one.period > 0 or not one.wave)
-            for one in found.inputs
-        )
-        if not known or len(found.mean) != len(found.inputs) or len(found.weights) != len(found.terms):
-            raise FormatError(
-                f"layout.formula: expected inputs that are columns of {', '.join(FIELDS)}, a mean of each input and a "
-                f"weight of each term, got {len(found.inputs)} inputs, {len(found.mean)} means, {len(found.terms)} "
-                f"terms and {len(found.weights)} weights"
-            )
-        for term in found.terms:
-            sizes = {"column": (1,), "product": (2,), "angle": (2,), "distance": (2, 4, 6)}.get(term.name, (1, 2, 3))
-            used = (*term.inputs, *term.minus)
-            if len(term.inputs) not in sizes or len(term.minus) not in (0, len(term.inputs)):
-                raise FormatError(
-                    f"layout.formula: expected a {term.name} of {' or '.join(map(str, sizes))} inputs, and as many in "
-                    f"minus or none, got {len(term.inputs)} inputs and {len(term.minus)} in minus"
-                )
-            if not all(0 <= one < len(found.inputs) for one in used):
-                raise FormatError(
-                    f"layout.formula: expected terms with inputs from 0 to {len(found.inputs) - 1}, got {used}"
-                )
-        return found
 
 
 def with_exact_formula(layout: Layout, rows: Transitions) -> Layout:
@@ -334,7 +123,7 @@ def _left(formula: Formula, rows: Transitions) -> NDArray[np.float64]:
 
 def _price(formula: Formula, ends: Transitions | None, std: float) -> float:
     """Return what terminal rows are paid beside a formula, in a few digits. Returns 0 if there are no such rows."""
-    price = 0.0 if ends is None else float(f"{np.median(_left(formula, ends)):.{_DIGITS[-1]}g}")
+    price = 0.0 if ends is None else float(f"{np.median(_left(formula, ends)):.{DIGITS[-1]}g}")
     return price if abs(price) > ALL_OFF * std else 0.0
 
 
@@ -342,22 +131,6 @@ def _is_exact(formula: Formula, price: float, rows: Transitions, std: float) -> 
     """Return whether a formula and the price of terminals give the reward of each row, which may be rounded."""
     off = np.abs(_left(formula, rows) - price * rows.terminal)
     return bool((off <= ALL_OFF * std + np.spacing(np.abs(rows.reward))).all())
-
-
-def as_fields(sources: Mapping[str, Array]) -> dict[str, Tensor]:
-    """Return the fields of rows as tensors (N, W) of float64, which `Formula` takes, from arrays in main memory."""
-    return {
-        field: torch.from_numpy(sources[field].reshape(len(sources[field]), -1).astype(np.float64)) for field in FIELDS
-    }
-
-
-def _values(one: Input, fields: Mapping[str, Tensor]) -> Tensor:
-    """Return the values of an input in rows with these fields. (N,)"""
-    column = fields[one.field][:, one.column].double()
-    if one.wave:
-        angle = column * (2 * math.pi / one.period)
-        return angle.cos() if one.wave == "cos" else angle.sin()
-    return column if one.value is None else (column == one.value).double()
 
 
 def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, lines: bool = False) -> Formula | None:
@@ -370,7 +143,7 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     few = len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS)
     if not std > 0 or few or not 0 < len(inputs) <= _WIDEST:
         return None
-    raw = torch.stack([_values(one, fields) for one in inputs])
+    raw = torch.stack([one(fields) for one in inputs])
     places = {one: place for place, one in enumerate(inputs)}
     last = {
         replace(one, field="next_observation"): place for one, place in places.items() if one.field == "observation"
@@ -389,7 +162,7 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
         for place in range(len(inputs))
         if place not in usual.values()
     ]
-    ground = _values_of(line, raw, mean, raw.dtype)
+    ground = values_of(line, raw, mean, raw.dtype)
     changes = ground.std(1) / raw[[term.inputs[0] for term in line]].std(1)  # 1 for a column, less for its change
     own = _independent(ground, changes.nan_to_num().sort(descending=True, stable=True).indices)
     line, ground = [line[place] for place in own], ground[own]
@@ -397,15 +170,34 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     is_line = by_line.left <= _NO_MORE
     if is_line and not lines:
         return None
-    chosen = [] if is_line else _chosen(by_line, layout, inputs, raw, mean)
-    if not chosen and not is_line:
-        return None
-    terms, more = [*line, *chosen], _values_of(chosen, raw, mean, raw.dtype)
-    fit = _Fit(_Table(terms, torch.cat([ground, more]), y)).pruned()
+
+    def fitted(chosen: Sequence[Term]) -> _Fit:
+        more = values_of(chosen, raw, mean, raw.dtype)
+        return _Fit(_Table([*line, *chosen], torch.cat([ground, more]), y)).pruned()
+
+    chosen = list[Term]()
+    if is_line:
+        fit = fitted(chosen)
+    else:
+        some = slice(None, None, -(-raw.shape[1] // _TRIED))
+        sample = _Sample(raw[:, some].contiguous(), mean, by_line.residual[some], by_line.table.values[:, some])
+        used = _used(inputs, sample)
+        candidates = list(_candidates(inputs, used, layout))
+        chosen = sample.chosen(candidates)
+        fit = fitted(chosen)
+        # A sum of |x - 1| and |y - 2| is nearly a distance of (x, y), so it is searched without lengths.
+        for longest, beside in ((_LONGEST, candidates), (1, [term for term in candidates if term.name == "product"])):
+            points = list(_points(inputs, used, sample, longest)) if fit.left > _NO_MORE else []
+            if points:
+                terms = sample.refined(sample.chosen([*beside, *points]))
+                better = fitted(terms)
+                if better.left < _BETTER * fit.left:
+                    chosen, fit = terms, better
     if not is_line and not fit.left <= LEAVES * by_line.left:
         return None
+    terms = [*line, *chosen]
     zero = [0.0] * len(mean)
-    plain = _Fit(_Table(terms, _values_of(terms, raw, zero, raw.dtype), y)).pruned()
+    plain = _Fit(_Table(terms, values_of(terms, raw, zero, raw.dtype), y)).pruned()
     if plain.left <= max(1.1 * fit.left, _NO_MORE):  # a formula without means is easier to read
         fit, mean = plain, zero
     formula = Formula(
@@ -520,50 +312,145 @@ def _inputs(layout: Layout, fields: Mapping[str, Tensor]) -> list[Input]:
     return found
 
 
-def _chosen(by_line: _Fit, layout: Layout, inputs: Sequence[Input], raw: Tensor, mean: Sequence[float]) -> list[Term]:
-    """Choose terms greedily that explain what the linear regression `by_line` leaves, in a part of the rows.
+@dataclass(frozen=True)
+class _Sample:
+    """Rows in which the terms of a formula are chosen."""
 
-    `raw` (C, N) are the values of the inputs, `mean` their means. This is forward selection by orthogonal
-    least squares: after each choice, the chosen term is projected out of all candidates and out of the residual.
+    raw: Tensor
+    """Values of the inputs. (C, N)"""
+    mean: Sequence[float]
+    """Mean of each input."""
+    left: Tensor
+    """What a linear regression leaves of the reward. (N,)"""
+    ground: Tensor
+    """Values of the terms of that regression. (T, N)"""
+
+    def chosen(self, candidates: Sequence[Term]) -> list[Term]:
+        """Choose terms greedily that explain what is left.
+
+        This is forward selection by orthogonal least squares: after each choice, the chosen term is projected out of
+        all candidates and out of the residual.
+        """
+        if not candidates:
+            return []
+        left, ground = self.left.float(), self.ground.float()
+        values = values_of(candidates, self.raw, self.mean, torch.float32)
+        values -= values.mean(1, keepdim=True)
+        size = torch.linalg.vector_norm(values, dim=1).square()
+        basis, _ = torch.linalg.qr((ground - ground.mean(1, keepdim=True)).T)
+        values.addmm_(values @ basis, basis.T, alpha=-1)
+        left = left - left.mean()
+        left = left - basis @ (basis.T @ left)
+        chosen: list[int] = []
+        while len(chosen) < _MOST_TERMS:
+            own = torch.linalg.vector_norm(values, dim=1).square()
+            explains = torch.where(own > 1e-6 * size, (values @ left).square() / own.clamp(min=1e-30), torch.zeros(()))
+            best = int(explains.argmax())
+            if not float(explains[best]) > _ADDS * float(left.square().sum()) or not torch.isfinite(explains[best]):
+                break
+            chosen.append(best)
+            direction = values[best] / own[best].sqrt()
+            left = left - (direction @ left) * direction
+            values.addr_(values @ direction, direction, alpha=-1)
+            values[chosen] = 0.0
+            if float(left.square().mean()) < 1e-10:
+                break
+        return [candidates[place] for place in chosen]
+
+    def refined(self, terms: Sequence[Term]) -> list[Term]:
+        """Return the `terms` with better fixed points, which are found beside all other terms."""
+        found = [*terms]
+        places = [place for place, term in enumerate(terms) if term.name == "point"]
+        for _ in range(_PASSES if len(places) > 1 else 1):
+            for place in places:
+                others = values_of([*found[:place], *found[place + 1 :]], self.raw, self.mean, self.raw.dtype)
+                search = _PointSearch(self.raw, self.left, torch.cat([self.ground, others]))
+                _, found[place] = search.best(found[place])
+        return found
+
+
+def _points(inputs: Sequence[Input], used: set[int], sample: _Sample, longest: int) -> Iterator[Term]:
+    """Yield distances of up to `longest` neighbouring columns from a fixed point, such as a goal that never moves.
+
+    Each search starts from the mean of the columns in rows where most is left, or least.
     """
-    every = -(-raw.shape[1] // _TRIED)
-    raw, left, ground = raw[:, ::every], by_line.residual[::every].float(), by_line.table.values[:, ::every].float()
-    candidates = list(_candidates(inputs, _used(inputs, raw, left), layout))
-    if not candidates:
-        return []
-    values = _values_of(candidates, raw.contiguous(), mean, torch.float32)
-    values -= values.mean(1, keepdim=True)
-    size = torch.linalg.vector_norm(values, dim=1).square()
-    basis, _ = torch.linalg.qr((ground - ground.mean(1, keepdim=True)).T)
-    values.addmm_(values @ basis, basis.T, alpha=-1)
-    left = left - left.mean()
-    left = left - basis @ (basis.T @ left)
-    chosen: list[int] = []
-    while len(chosen) < _MOST_TERMS:
-        own = torch.linalg.vector_norm(values, dim=1).square()
-        explains = torch.where(own > 1e-6 * size, (values @ left).square() / own.clamp(min=1e-30), torch.zeros(()))
-        best = int(explains.argmax())
-        if not float(explains[best]) > _ADDS * float(left.square().sum()) or not torch.isfinite(explains[best]):
-            break
-        chosen.append(best)
-        direction = values[best] / own[best].sqrt()
-        left = left - (direction @ left) * direction
-        values.addr_(values @ direction, direction, alpha=-1)
-        values[chosen] = 0.0
-        if float(left.square().mean()) < 1e-10:
-            break
-    return [candidates[place] for place in chosen]
+    places = {(inputs[place].field, inputs[place].column): place for place in used if inputs[place].is_number}
+    blocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for size in range(1, longest + 1):
+        for first in range(max((column for _, column in places), default=-1) + 1):
+            here, there = (tuple(places.get((side, first + more), -1) for more in range(size)) for side in PAIR)
+            blocks += [(block, ()) for block in (here, there) if min(block) >= 0]
+            blocks += [(there, here)] if min(*here, *there) >= 0 else []
+    search, most = _PointSearch(sample.raw, sample.left, sample.ground), max(1, len(sample.left) // _EXTREME)
+    starts = [sample.left.topk(most, largest=largest).indices for largest in (True, False)]
+
+    def nearer(block: tuple[int, ...], minus: tuple[int, ...]) -> tuple[float, Term]:
+        """Return the better one of the two starts, after a step."""
+        means = (sample.raw[list(block)][:, rows].mean(1).tolist() for rows in starts)
+        return max((search.improved(Term("point", block, minus, tuple(mean))) for mean in means), key=_share)
+
+    for _, term in sorted((nearer(*block) for block in blocks), key=_share, reverse=True)[:_MOST_POINTS]:
+        explains, found = search.best(term)
+        if explains > _ADDS:
+            yield found
 
 
-def _used(inputs: Sequence[Input], raw: Tensor, left: Tensor) -> set[int]:
+def _share(found: tuple[float, Term]) -> float:
+    return found[0]
+
+
+class _PointSearch:
+    """Gauss-Newton search for a fixed point, the distance from which explains what a regression leaves."""
+
+    def __init__(self, raw: Tensor, left: Tensor, ground: Tensor) -> None:
+        """`raw` (C, N) are the values of the inputs, `left` (N,) is to be explained beside the values `ground` (T,
+        N)."""
+        self._raw = raw
+        self._basis, _ = torch.linalg.qr((ground - ground.mean(1, keepdim=True)).T)
+        self._left = self._unexplained((left - left.mean())[None])[0]
+
+    def _unexplained(self, values: Tensor) -> Tensor:
+        """Return what a regression on the ground leaves of values (K, N) of mean 0."""
+        left: Tensor = values - (values @ self._basis) @ self._basis.T
+        return left
+
+    def improved(self, term: Term) -> tuple[float, Term]:
+        """Return the share of the variance that the term explains, with a point near its own, and the term with the
+        best such point inside the range of the columns."""
+        centre = self._raw.new_tensor(term.centre)[:, None]
+        values = torch.zeros((1 + len(centre), self._raw.shape[1]), dtype=self._raw.dtype)
+        for block, sign in ((term.inputs, 1.0), (term.minus, -1.0)):
+            if block:
+                away = self._raw[list(block)] - centre
+                length = torch.linalg.vector_norm(away, dim=0)
+                values += sign * torch.cat([length[None], away / length.clamp(min=1e-12)])
+        values = self._unexplained(values - values.mean(1, keepdim=True))
+        moments, explained = values @ values.T, values @ self._left
+        if not bool(moments.isfinite().all() & explained.isfinite().all()):  # squares of huge numbers overflow
+            return 0.0, term
+        weights = torch.linalg.pinv(moments, hermitian=True, rtol=1e-12) @ explained
+        share = float(explained @ weights / self._left.square().sum().clamp(min=1e-30))
+        block_values = self._raw[list(term.inputs)]
+        moved = (centre[:, 0] - weights[1:] / weights[0]).nan_to_num()
+        moved = torch.minimum(torch.maximum(moved, block_values.amin(1)), block_values.amax(1))
+        return share, replace(term, centre=tuple(moved.tolist()))
+
+    def best(self, term: Term) -> tuple[float, Term]:
+        """Return the term with the best point that a search from its own finds, and the share that it explains."""
+        explains = 0.0
+        for _ in range(_NEWTON_STEPS):
+            explains, term = self.improved(term)
+        return explains, term
+
+
+def _used(inputs: Sequence[Input], sample: _Sample) -> set[int]:
     """Return the inputs that terms are made of.
 
-    If a field has too many columns, those are chosen whose squares explain most of `left` (N,), the residual of a
-    linear regression. `raw` (C, N) are the values of the inputs.
+    If a field has too many columns, those are chosen whose squares explain most of what a linear regression leaves.
     """
-    squares = (raw - raw.mean(1, keepdim=True)).square().float()
+    squares = (sample.raw - sample.raw.mean(1, keepdim=True)).square().float()
     squares -= squares.mean(1, keepdim=True)
-    explained = ((squares @ left).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
+    explained = ((squares @ sample.left.float()).square() / squares.square().sum(1).clamp(min=1e-30)).tolist()
     used: set[int] = set()
     for fields in (("action",), PAIR):
         places = [place for place, one in enumerate(inputs) if one.field in fields]

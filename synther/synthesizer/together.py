@@ -22,14 +22,14 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.calibration import Weights
+from synther.calibration.marginals import MOST_ROWS, Quantiles, quantiles
+from synther.calibration.rates import Weights
 from synther.conditions import RowConditions
 from synther.data import termination
 from synther.data.following import class_count, class_rows
 from synther.data.inference import MOST_CATEGORIES
 from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
-from synther.data.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable

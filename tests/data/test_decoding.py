@@ -14,11 +14,11 @@ from synther import compute
 from synther.data import decoding
 from synther.data.decoding import Decoder
 from synther.data.end_rewards import EndRewards
+from synther.data.formulas import Formula, Input, Term
 from synther.data.identities import Identity, Parent
 from synther.data.layout import Layout
 from synther.data.numbers import Logarithmic, Spiked, Wrapped
 from synther.data.preparing import Prepared, prepare
-from synther.data.rewards import Formula, Input, Term
 from synther.data.surfaces import Surface
 from synther.data.termination import LEAF, SURFACE, TerminationTree
 from synther.data.transitions import Transitions

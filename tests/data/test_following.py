@@ -296,3 +296,14 @@ def test_a_stock_that_is_often_sold_out_is_a_count():
     here, there = np.column_stack([stock, price]), np.column_stack([left, draw.uniform(1, 2, 20_000)])
     rows = Transitions(here.astype(np.float32), order, sold * price, there.astype(np.float32))
     assert kinds_of(rows)[0] == "Integer"
+
+
+def test_counts_of_a_small_world_stay_categories_so_that_its_rows_are_drawn_from_a_table():
+    draw = np.random.default_rng(0)
+    level, action = draw.integers(0, 10, 20_000), draw.integers(0, 2, 20_000)
+    after = np.clip(level + 2 * action - 1 + draw.integers(0, 2, 20_000), 0, 9)
+    here, there = (side[:, None].astype(np.float32) for side in (level, after))
+    rows = Transitions(here, action, after.astype(np.float32), there)
+    assert kinds_of(rows, "observation") == ["Codebook"]
+    beside = [np.column_stack([side, draw.normal(size=20_000)]).astype(np.float32) for side in (level, after)]
+    assert kinds_of(replace(rows, observation=beside[0], next_observation=beside[1]), "observation")[0] == "Levels"

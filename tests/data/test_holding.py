@@ -89,7 +89,7 @@ def test_a_sensor_without_a_new_reading_shows_its_last_one(digits):
     real = measured(digits=digits)
     found = prepare(real, "quantile", "onehot", True, residuals="bent", counted=True)
     (held,) = found.layout.held
-    assert (held.column, held.flagged.flag, held.flagged.at) == (0, 2, 0.0)
+    assert (held.column, held.flag) == (0, (2, 0.0))
     assert bool(held.levels) == (digits is not None)
     assert through_json(found.layout) == found.layout
     np.testing.assert_allclose(decoded(found, found.matrix).next_observation, real.next_observation, atol=1e-6)
@@ -154,12 +154,12 @@ def test_a_damaged_file_is_refused():
     entry = layout_json.to_json(prepared(measured()).layout)
     (held,) = entry["held"]
     for wrong, expected in (
-        ({"flag": 1}, "two values"),
-        ({"weights": [1.0]}, "weights"),
-        ({"off": [0.0]}, "quantiles"),
+        ({"flag": [1, 0.0]}, "two values"),
+        ({"line": held["line"] | {"weights": [1.0]}}, "weights"),
+        ({"line": held["line"] | {"off": [0.0]}}, "quantiles"),
     ):
         with pytest.raises(FormatError, match=expected):
-            layout_json.from_json(entry | {"held": [held | {"flagged": held["flagged"] | wrong}]})
+            layout_json.from_json(entry | {"held": [held | wrong]})
 
 
 def test_a_short_fit_knows_when_a_column_stays():
@@ -186,3 +186,42 @@ def test_kinds_are_changes_with_a_flag():
     assert place.tied == other.tied == budget.tied
     assert not isinstance(warm, (Spiked, Bounded))
     assert replace(layout, held=()) != layout
+
+
+def at_a_wall(count: int = ROWS) -> Transitions:
+    """A point that stays where it is if the step would lead into a wall, in some 5 % of the rows."""
+    draw = np.random.default_rng(0)
+    here, action = draw.uniform(-1, 1, (count, 2)), draw.uniform(-1, 1, (count, 2))
+    there = here + 0.2 * action + 0.01 * draw.normal(size=here.shape)
+    inside = (np.abs(there[:, 0]) < 0.1) & (np.abs(there[:, 1]) < 0.4)
+    there[inside] = here[inside]
+    return Transitions.of(observation=here, action=action, reward=draw.normal(size=count), next_observation=there)
+
+
+def test_a_point_at_a_wall_stays_although_its_other_steps_follow_from_the_action():
+    real = at_a_wall()
+    assert 0.02 < stays(real).mean() < 0.1
+    found = prepared(real, "bent", "quantile")
+    assert [one.column for one in found.layout.held] == [0, 1]
+    left = found.matrix[:, [found.layout.names.index(f"next_observation[{column}]") for column in (0, 1)]]
+    where = stays(real)[:, 0]
+    assert left[where].std(0) == pytest.approx(left[~where].std(0), rel=0.2)  # no outliers where it stays
+    made = decoded(found, found.matrix + 0.2 * np.random.default_rng(1).normal(size=found.matrix.shape))
+    same = stays(made)
+    np.testing.assert_array_equal(same[:, 0], same[:, 1])
+    off = (made.next_observation - made.observation - 0.2 * made.action)[~same[:, 0]]
+    assert off.std(0) == pytest.approx([0.01, 0.01], rel=0.15)
+
+
+def test_a_value_that_stays_since_nothing_moves_it_needs_no_flag():
+    """The height of a body that lies on the ground follows from its speed, which is 0."""
+    draw = np.random.default_rng(0)
+    height, speed = draw.uniform(0, 1, ROWS), draw.normal(size=ROWS)
+    speed[draw.random(ROWS) < 0.2] = 0.0
+    here, there = np.c_[height, speed], np.c_[height + 0.1 * speed, speed]
+    real = Transitions.of(observation=here, action=speed[:, None], reward=height, next_observation=there)
+    assert all(one.column != 0 for one in prepared(real).layout.held)
+
+
+def test_flags_of_columns_that_stay_are_not_cut_in_the_noise_of_flags_that_are_not_set():
+    assert all(limit > 0 for limit in prepared(at_a_wall()).layout.lowest_thresholds)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions
-from synther.calibration import resampled
+from synther.calibration.rates import resampled
 from synther.data.layout import Layout
 from synther.data.payouts import Payouts, Usual
 from synther.errors import FormatError

@@ -16,7 +16,7 @@ from synther.data.layout import Layout
 from synther.data.preparing import Prepared, prepare
 from synther.data.rewards import with_exact_formula
 from synther.data.transitions import Transitions
-from synther.errors import SyntherError
+from synther.errors import FormatError, SyntherError
 
 from ..support.layouts import decoded, through_json
 
@@ -300,3 +300,48 @@ def test_a_reward_of_sine_and_cosine_of_a_circular_column_is_computed(period):
     told = made.next_observation[:, 1] * np.cos(angle) - 0.5 * np.sin(angle) + 0.1 * made.observation[:, 2]
     assert np.abs(made.reward - told).max() < 1e-4
     assert through_json(found.layout) == found.layout
+
+
+def from_point(s, a, t):
+    return -2 * np.hypot(t[:, 0] - 1, t[:, 1] + 0.5) - 0.1 * (a**2).sum(1) + s[:, 2]
+
+
+def set_points(s, a, t):
+    return -np.abs(t[:, 0] - 0.7) - 0.5 * np.abs(t[:, 1] + 0.3)
+
+
+def nearer(s, a, t):
+    return np.hypot(s[:, 0] - 1, s[:, 1] + 0.5) - np.hypot(t[:, 0] - 1, t[:, 1] + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("law", "text"),
+    [
+        (from_point, "- 2 |next_observation[0] - 1, next_observation[1] + 0.5|"),
+        (set_points, "- 0.5 |next_observation[1] + 0.3|"),
+        (nearer, "|next_observation[0] - 1, next_observation[1] + 0.5| - |observation[0] - 1, observation[1] + 0.5|"),
+    ],
+)
+@pytest.mark.parametrize("paid", [0.0, 10.0])
+def test_a_goal_that_is_in_no_column_is_found(law, text, paid):
+    """A distance from a place, two set points, and progress towards a place. A bonus is paid at the end."""
+    here, action, there = parts()
+    ended = np.hypot(there[:, 0] - 1, there[:, 1] + 0.5) < 0.4
+    real = replace(rows(law(here, action, there) + paid * ended), terminal=ended)
+    found = prepared(real)
+    (told,) = found.layout.computed
+    assert text in told
+    assert ("10 terminal" in told) == (paid > 0)
+    assert isinstance(found.layout.reward[0], Derived)
+    assert through_json(found.layout) == found.layout
+    made = decoded(found, found.matrix + 0.3 * np.random.default_rng(0).normal(size=found.matrix.shape))
+    expected = law(made.observation, made.action, made.next_observation) + paid * made.terminal
+    assert np.abs(made.reward - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("wrong", [{"centre": [1.0]}, {"centre": [1.0, float("nan")]}, {"centre": []}])
+def test_a_damaged_point_is_refused(wrong):
+    entry = layout_json.to_json(prepared(rows(from_point(*parts()))).layout)
+    terms = [term | wrong if term["name"] == "point" else term for term in entry["formula"]["terms"]]
+    with pytest.raises(FormatError, match=r"layout\.formula"):
+        layout_json.from_json(entry | {"formula": entry["formula"] | {"terms": terms}})

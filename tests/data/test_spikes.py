@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.calibration import Calibration, calibrate
+from synther.calibration.rates import Calibration, calibrate
 from synther.data import inference
 from synther.data.decoding import Decoder
 from synther.data.kinds import Bounded, Continuous, Levels, Spiked, from_json, to_json

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther.calibration import resampled
+from synther.calibration.rates import resampled
 from synther.data import shipped, termination
 from synther.data.numbers import Continuous
 from synther.data.preparing import prepare

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from synther import Synthesizer, Transitions
-from synther.calibration import resampled
+from synther.calibration.rates import resampled
 from synther.data.layout import Layout
 from synther.errors import FormatError
 from synther.relevance.discrete import DiscreteLaw, Reweighting

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from synther import Synthesizer, Transitions
-from synther.calibration import Calibration
+from synther.calibration.rates import Calibration
 from synther.data.termination import TerminationTree
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.layout import Layout
-from synther.data.numbers import Real, Spiked, Wrapped
+from synther.data.numbers import Real, Spiked
 from synther.data.quantiles import Line, Lines
 from synther.data.scaling import Scaler
 from synther.data.values import Integer
@@ -151,7 +151,7 @@ def _corrected(layout: Layout, scaler: Scaler) -> Sequence[tuple[int, range]]:
     for place in layout.places:
         column, kind = place.matrix.start, place.kind
         # Values on a circle or sphere are projected back onto it when rows are decoded, so they need no line.
-        is_round = isinstance(kind, Wrapped) or (place.field, place.source.start) in on_spheres
+        is_round = bool(kind.circle) or (place.field, place.source.start) in on_spheres
         if column in free and isinstance(kind, Real | Integer) and not is_round:
             found.append((column, range(column + 1, place.matrix.stop)))
     return found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synther.calibration import Calibration, believed, calibrate, class_weights, odds_ratio, rebalanced, resampled
+from synther.calibration.rates import Calibration, believed, calibrate, class_weights, odds_ratio, rebalanced, resampled
 from synther.errors import DataError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther.data.marginals import RANKS, Correction, Corrector, corrected_count, corrections, quantiles
+from synther.calibration.marginals import RANKS, Correction, Corrector, corrected_count, corrections, quantiles
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError

@@ -19,16 +19,16 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.kinds import Kind
+from synther.calibration.marginals import Correction, Corrections
+from synther.data.kind import LOWEST_THRESHOLD
 from synther.data.layout import Layout
-from synther.data.marginals import Correction, Corrections
 from synther.errors import DataError
 from synther.schema import checked, finite
 
 NEUTRAL = 0.5
 """Threshold of a flag that cannot be calibrated."""
-LOWEST, HIGHEST = Kind.lowest_threshold, 0.95
-"""Limits of a threshold."""
+HIGHEST = 0.95
+"""Upper limit of a threshold."""
 _FEWEST = 10  # rows on each side of a flag that are needed to calibrate it
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.25, 4.0  # limits of a weight; with a larger one, most rows of a value would be copies
 _RAKED = 10  # rounds of raking
@@ -37,7 +37,9 @@ Weights = tuple[tuple[float, ...], ...]
 """One tuple for each group of columns, with one weight for each value of the group."""
 
 
-def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lowest: float = LOWEST) -> float:
+def calibrate(
+    rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lowest: float = LOWEST_THRESHOLD
+) -> float:
     """Return the threshold above which round(rate * m) of the m `generated` flags (m,) lie. `rate` is the rate in real
     rows.
 
