@@ -1,6 +1,7 @@
 """Worlds with discrete events, for `structures.py`: a shop that counts goods and money in whole numbers, a bird that
 flies through gates, heating with a set point for every hour, a bandit, switches, tasks with different goals, rare large
-rewards (jackpot), a market maker (fills), recommended items (clicks), auctions (bids) and skills with parameters.
+rewards (jackpot), a market maker (fills), recommended items (clicks), auctions (bids), skills with parameters, and
+traffic lights (junction).
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -30,6 +31,7 @@ PLACE, LUCK = (1.0, 0.4), 0.3  # lower limits of position and action for a payou
 MOST_STOCK = 5  # largest number of units that a market maker holds or owes
 ITEMS = 0.8 * np.random.default_rng(5).normal(size=(100, 5))  # weight of each taste column for each item
 VALUED = np.array([1.0, 1.5, 2.2, 0.6, 3.3])  # median of the highest other bid, for each kind of advertisement
+LANES, ARRIVE = 8, np.array([0.3, 0.5, 0.2, 0.6, 0.4, 0.3, 0.5, 0.2])  # lanes, and mean number of cars that arrive
 DAMPED, SHAKEN = 0.9, 0.02  # factor of the first skill, and std of the noise of all skills
 POPULAR = np.random.default_rng(6).dirichlet(np.full(100, 0.5))  # probability that an item is shown
 
@@ -400,6 +402,42 @@ def measure_skills(rows: Transitions) -> Figures:
     } | spreads
 
 
+def junction(seed: int) -> Transitions:
+    """Generate rows of traffic lights: which of four is green (one-hot), for how long, and eight queues. The action is
+    to switch to the next light."""
+    draw, many = np.random.default_rng(seed), ROWS // 100
+    green, since, queues = np.zeros(many, np.int64), np.zeros(many), np.zeros((many, LANES))
+    parts = []
+    for _ in range(100):
+        switch = draw.random(many) < 0.3
+        before = np.column_stack([np.eye(4)[green], since, queues])
+        green, since = np.where(switch, (green + 1) % 4, green), np.where(switch, 0, since + 1)
+        left = np.maximum(queues - 3 * (np.arange(LANES) // 2 == green[:, None]), 0)
+        queues = np.minimum(left + draw.poisson(ARRIVE, (many, LANES)), 20)
+        after = np.column_stack([np.eye(4)[green], since, queues])
+        parts.append((before, switch.astype(np.int64), -queues.sum(1), after, np.zeros(many, bool)))
+    return rows_of(parts)
+
+
+def measure_junction(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    switch, green, now = rows.action.ravel() > 0, before[:, :4].argmax(1), after[:, :4].argmax(1)
+    left = np.maximum(before[:, 5:] - 3 * (np.arange(LANES) // 2 == now[:, None]), 0)
+    arrived, free = after[:, 5:] - left, after[:, 5:] < 20
+    rate = [float(own[ok].mean() / true) for own, ok, true in zip(arrived.T, free.T, ARRIVE, strict=True)]
+    return {
+        "the right light is green": share(now == (green + switch) % 4),
+        "time goes on or begins again": share(after[:, 4] == np.where(switch, 0, before[:, 4] + 1)),
+        "cars that leave on red": share((arrived < 0).any(1)),
+        "cars that arrive / true, fewest": min(rate),
+        "cars that arrive / true, most": max(rate),
+        "correlation of the third light's queues": float(np.corrcoef(before[:, 9], before[:, 10])[0, 1]),
+        "queue of the first lane on its green": float(before[green == 0, 5].mean()),
+        "queue of the first lane before its green": float(before[green == 3, 5].mean()),
+        "rewards that are right": share(rows.reward == -after[:, 5:].sum(1)),
+    }
+
+
 def _likely(name: str, chance: Array, happened: Array) -> Figures:
     """Return how often an event happened, relative to its mean true probability, in four groups of rows by that
     probability."""
@@ -421,4 +459,5 @@ WORLDS: Mapping[str, World] = {
     "clicks": (clicks, measure_clicks),
     "bids": (bids, measure_bids),
     "skills": (skills, measure_skills),
+    "junction": (junction, measure_junction),
 }

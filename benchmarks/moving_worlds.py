@@ -1,6 +1,6 @@
 """Worlds with continuous dynamics, for `structures.py`: a goal that does not move, an angle, stacked frames, contact
 forces that are 0 together, prices with relative changes, an arm of two links, beams of a distance sensor that almost
-determine each other, and sensors that round.
+determine each other, sensors that round, a boat with a compass, and a wall.
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -30,6 +30,8 @@ HALF, LEVEL, NOTCH = 0.5, 1 / 256, 1.0  # rounding steps of the sensors: thermom
 SHOWN = np.array([20, 0.5, 12])  # mean value of each sensor
 SHAKES = np.array([0.3, 1 / 256, 0.7])  # std of the noise of each sensor
 PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # effect of the two actions on each sensor
+KEEL, GUSTS = 3.0, 0.05  # std of what waves turn a boat by, in degrees, and of the noise of its speed
+HAVEN, CLOSE = np.array([1.0, -0.5]), 0.2  # a goal that is in no column, and the distance from it that ends an episode
 RETURN, DRIFT = 0.05, 0.02  # std of the log growth of a price, and effect of the action on it
 
 
@@ -314,6 +316,81 @@ def measure_sensors(rows: Transitions) -> Figures:
     }
 
 
+def boat(seed: int) -> Transitions:
+    """Generate rows of a boat: heading in whole degrees, speed, and place. It is paid for what it makes to the east."""
+    draw, many = np.random.default_rng(seed), ROWS // 100
+    state = np.column_stack([draw.integers(0, 360, many), draw.uniform(0, 2, many), draw.normal(size=(many, 2))])
+    parts = []
+    for _ in range(100):
+        action = draw.uniform(-1, 1, (many, 2))
+        turn = np.rint(20 * action[:, 0] + KEEL * draw.normal(size=many))
+        speed = 0.8 * state[:, 1] + 0.2 * (1 + action[:, 1]) + GUSTS * draw.normal(size=many)
+        after = np.column_stack([(state[:, 0] + turn) % 360, speed, state[:, 2:] + _ahead(state)])
+        parts.append((state, action, speed * np.cos(np.deg2rad(after[:, 0])), after, np.zeros(many, bool)))
+        state = after
+    return rows_of(parts)
+
+
+def _ahead(state: Array) -> Array:
+    """Return how far boats go in a step, to the east and to the north. (N, 2)"""
+    angle = np.deg2rad(state[:, 0])
+    return np.asarray(0.1 * state[:, 1, None] * np.column_stack([np.cos(angle), np.sin(angle)]))
+
+
+def measure_boat(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    turn = (after[:, 0] - before[:, 0] - 20 * rows.action[:, 0] + 180) % 360 - 180
+    faster = after[:, 1] - 0.8 * before[:, 1] - 0.2 * (1 + rows.action[:, 1])
+    told = after[:, 1] * np.cos(np.deg2rad(after[:, 0]))
+    return {
+        "headings that are whole degrees": share((after[:, 0] % 1 == 0) & (after[:, 0] >= 0) & (after[:, 0] < 360)),
+        "spread of turns / true": float(turn.std() / np.hypot(KEEL, np.sqrt(1 / 12))),
+        "turns of more than 20 degrees by waves": share(np.abs(turn) > 20),
+        "spread of speed / true": float(faster.std() / GUSTS),
+        "error of the next place": float(np.abs(after[:, 2:] - before[:, 2:] - _ahead(before)).mean()),
+        "error of the reward": float(np.abs(rows.reward - told).mean()),
+    }
+
+
+def wall(seed: int) -> Transitions:
+    """Generate rows of a point that goes to a goal that is in no column, around a wall. It is paid its distance."""
+    draw, many = np.random.default_rng(seed), ROWS // 100
+    place, parts = draw.uniform(-2, 2, (many, 2)), []
+    for _ in range(100):
+        way = HAVEN - place
+        action = np.clip(
+            0.5 * way / np.linalg.norm(way, axis=1, keepdims=True) + 0.6 * draw.normal(size=(many, 2)), -1, 1
+        )
+        moved = place + 0.1 * action + 0.01 * draw.normal(size=(many, 2))
+        moved = np.where(_inside(moved)[:, None], place, moved)
+        distance = np.linalg.norm(moved - HAVEN, axis=1)
+        ended = distance < CLOSE
+        parts.append((place, action, -distance + 10 * ended, moved, ended))
+        fresh = draw.uniform(-2, 2, (many, 2))
+        place = np.where(ended[:, None], np.where(_inside(fresh)[:, None], -HAVEN, fresh), moved)
+    return rows_of(parts)
+
+
+def _inside(place: Array) -> Array:
+    """Return which places (N, 2) are inside the wall. (N,)"""
+    return np.asarray((np.abs(place[:, 0]) < 0.1) & (np.abs(place[:, 1]) < 0.4))
+
+
+def measure_wall(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    stays = (rows.observation == rows.next_observation).all(1)
+    asked, distance = before + 0.1 * rows.action, np.linalg.norm(after - HAVEN, axis=1)
+    return {
+        "points that stay": share(stays),
+        "points that stay if the wall is in the way": share(stays, _inside(asked)),
+        "noise of a step / true": float((after - asked)[~stays].std() / 0.01),
+        "points in the wall": share(_inside(after) & ~stays),
+        "error of the reward": float(np.abs(rows.reward + distance - 10 * rows.terminal).mean()),
+        "share of terminals": share(rows.terminal),
+        "terminals at the goal": share(distance < CLOSE, rows.terminal),
+    }
+
+
 def rows_of(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     """Concatenate parts (observation, action, reward, next observation, terminal) to rows."""
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -330,4 +407,6 @@ WORLDS: Mapping[str, World] = {
     "arm": (arm, measure_arm),
     "beams": (beams, measure_beams),
     "sensors": (sensors, measure_sensors),
+    "boat": (boat, measure_boat),
+    "wall": (wall, measure_wall),
 }
