@@ -75,6 +75,8 @@ LEARNED = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
 @pytest.mark.parametrize(
     ("name", "figures", "decision"),
     [
+        ("dynamics_error", (74.0, 73.0), "do not use"),
+        ("dynamics_error", (74.0, 73.0, 2.0), "use"),  # chance explains it
         ("outcome_spread", (0.95, 1.0), "use"),
         ("outcome_spread", (0.8, 1.0), "mix"),
         ("outcome_spread", (0.8, 1.0, 0.1), "use"),  # chance explains it
