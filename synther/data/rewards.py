@@ -14,7 +14,7 @@ NOTE[paper]: the reference generates the reward like any other column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 from typing import TYPE_CHECKING, Any, Literal
@@ -175,24 +175,11 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
         more = values_of(chosen, raw, mean, raw.dtype)
         return _Fit(_Table([*line, *chosen], torch.cat([ground, more]), y)).pruned()
 
-    chosen = list[Term]()
-    if is_line:
-        fit = fitted(chosen)
-    else:
+    chosen, fit = list[Term](), fitted(())
+    if not is_line:
         some = slice(None, None, -(-raw.shape[1] // _TRIED))
         sample = _Sample(raw[:, some].contiguous(), mean, by_line.residual[some], by_line.table.values[:, some])
-        used = _used(inputs, sample)
-        candidates = list(_candidates(inputs, used, layout))
-        chosen = sample.chosen(candidates)
-        fit = fitted(chosen)
-        # A sum of |x - 1| and |y - 2| is nearly a distance of (x, y), so it is searched without lengths.
-        for longest, beside in ((_LONGEST, candidates), (1, [term for term in candidates if term.name == "product"])):
-            points = list(_points(inputs, used, sample, longest)) if fit.left > _NO_MORE else []
-            if points:
-                terms = sample.refined(sample.chosen([*beside, *points]))
-                better = fitted(terms)
-                if better.left < _BETTER * fit.left:
-                    chosen, fit = terms, better
+        chosen, fit = _searched(layout, inputs, sample, fitted)
     if not is_line and not fit.left <= LEAVES * by_line.left:
         return None
     terms = [*line, *chosen]
@@ -205,6 +192,26 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     )
     formula = formula.narrowed()
     return formula if _is_steady(formula, fields, std) else None
+
+
+def _searched(
+    layout: Layout, inputs: Sequence[Input], sample: _Sample, fitted: Callable[[Sequence[Term]], _Fit]
+) -> tuple[list[Term], _Fit]:
+    """Return terms that explain what a linear regression leaves, and the fit with these terms. Fixed points are
+    searched if the other terms do not explain everything."""
+    used = _used(inputs, sample)
+    candidates = list(_candidates(inputs, used, layout))
+    chosen = sample.chosen(candidates)
+    fit = fitted(chosen)
+    # A sum of |x - 1| and |y - 2| is nearly a distance of (x, y), so it is searched without lengths.
+    for longest, beside in ((_LONGEST, candidates), (1, [term for term in candidates if term.name == "product"])):
+        points = list(_points(inputs, used, sample, longest)) if fit.left > _NO_MORE else []
+        if points:
+            terms = sample.refined(sample.chosen([*beside, *points]))
+            better = fitted(terms)
+            if better.left < _BETTER * fit.left:
+                chosen, fit = terms, better
+    return chosen, fit
 
 
 def _independent(values: Tensor, order: Tensor) -> list[int]:
