@@ -44,6 +44,7 @@ _FEWEST_TOLD = 0.02  # smallest share of rows with each value of a flag that dec
 _MOST_OTHERS = 0.9  # and largest share of the other rows in which the column stays
 _OPEN = 0.5  # a regression knows which values stay if it is off by less than this in all rows, in stds of the changes
 _MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
+_EXACT = 0.01  # a column follows from others if they leave at most this share of the std of its changes
 _APART = 0.01  # columns stay together if they differ in at most this share of the rows in which one of them stays
 _DRAWING, _RANKS = 23, 257  # seed of draws, and number of quantiles that describe the residuals of a regression
 _INSIDE = 0.999  # which part of its rounding cell a drawn number may lie in
@@ -152,7 +153,7 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
             float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=first + number,
             usual=float(moves.mean()), by_flag=True,
         )  # fmt: skip
-        held.append(replace(kept, line=line))
+        held.append(kept if _follows(layout, rows, column) else replace(kept, line=line))
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 
@@ -222,6 +223,22 @@ def _line(layout: Layout, rows: Transitions, column: int, flag: tuple[int, float
     line = Line(*units.undone(slopes, level), tuple(np.quantile(left, np.linspace(0, 1, _RANKS)).tolist()))
     open_ = max(float(left.std()), float(np.sqrt(np.square(line(given[~moves])).mean())) if not moves.all() else 0.0)
     return line, open_ < _OPEN * float(change[moves].std())
+
+
+def _follows(layout: Layout, rows: Transitions, column: int) -> bool:
+    """Return whether a column follows from the rest of the row in a linear way, also where it stays.
+
+    For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide this.
+    """
+    some = rows.shuffled(_MOST_ROWS)
+    matrix, own = layout.pack(some), layout.next_columns[column]
+    others = [*layout.given_columns, *(place for place in layout.columns_of(PAIR[1]) if place != own)]
+    change = matrix[:, own] - some.observation[:, column]
+    units = Units.of(matrix[:, others])
+    if units is None or len(some) < ROWS_PER_WEIGHT * (len(others) + 1):
+        return False
+    lines = Straight((matrix[:, others] - units.mean) / units.std)
+    return bool(np.std(change - lines(*lines.fit(change))) < _EXACT * change.std())
 
 
 def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:

@@ -212,7 +212,7 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     """
     truth = rows.terminal if truth is None else truth
     ends, others = np.flatnonzero(truth), np.flatnonzero(~truth)
-    if min(len(ends), len(others)) < 10 * FEWEST:
+    if min(len(ends), len(others)) < 4 * FEWEST:
         return None
     chosen, weight = _chosen(ends, others, np.random.default_rng([seed, len(rows)]))
     terminal = truth[chosen]

@@ -295,4 +295,5 @@ def _plain(layout: Layout) -> Layout:
     held = {one.column for one in layout.held}
     pairs = zip(first_columns(layout.next_observation), layout.next_observation, kinds["next_observation"], strict=True)
     kinds["next_observation"] = tuple(full if column in held else simpler for column, full, simpler in pairs)
-    return replace(simple, **kinds, held=layout.held)
+    # The regressions of the held columns know the columns of the layout itself.
+    return replace(simple, **kinds, held=tuple(replace(one, line=None) for one in layout.held))

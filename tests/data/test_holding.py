@@ -13,6 +13,7 @@ from synther.data.numbers import Bounded, Spiked
 from synther.data.preparing import Prepared, prepare
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
+from synther.relevance.discrete import DiscreteLaw
 from synther.relevance.dynamics import plain_layout
 
 from ..support.layouts import decoded, through_json
@@ -225,3 +226,38 @@ def test_a_value_that_stays_since_nothing_moves_it_needs_no_flag():
 
 def test_flags_of_columns_that_stay_are_not_cut_in_the_noise_of_flags_that_are_not_set():
     assert all(limit > 0 for limit in prepared(at_a_wall()).layout.lowest_thresholds)
+
+
+def test_a_place_that_follows_from_the_next_speed_still_does():
+    """A ball stops at a wall: its place stays, and its speed is 0."""
+    draw = np.random.default_rng(0)
+    place, speed, push = draw.uniform(-1, 1, ROWS), draw.normal(size=ROWS), draw.uniform(-1, 1, ROWS)
+    faster = 0.8 * speed + 0.4 * push + 0.1 * draw.normal(size=ROWS)
+    faster[draw.random(ROWS) < 0.05] = 0.0
+    here, there = np.c_[place, speed], np.c_[place + 0.1 * faster, faster]
+    real = Transitions.of(observation=here, action=push[:, None], reward=place, next_observation=there)
+    found = prepared(real, "bent", "quantile")
+    assert [(one.column, one.line) for one in found.layout.held] == [(0, None)]
+    made = decoded(found, found.matrix + 0.3 * np.random.default_rng(1).normal(size=found.matrix.shape))
+    moves = ~stays(made)[:, 0] & (made.next_observation[:, 1] != 0)
+    off = made.next_observation[:, 0] - made.observation[:, 0] - 0.1 * made.next_observation[:, 1]
+    assert moves.mean() > 0.8
+    assert np.mean(np.abs(off[moves]) < 1e-6) > 0.995  # a few are clipped to the range of the data
+
+
+def test_held_columns_beside_spikes_and_categories_have_probabilities_of_staying():
+    """The regression of a held column knows the columns of the layout. Probabilities are learned with other columns."""
+    real = at_a_wall(3_000)
+    spiked = np.where(np.random.default_rng(2).random(3_000) < 0.2, 0.0, real.observation[:, 0] ** 2 + 1)
+    real = Transitions.of(
+        observation=np.c_[real.observation, spiked],
+        action=real.action,
+        reward=real.reward,
+        next_observation=np.c_[real.next_observation, spiked[::-1]],
+    )
+    layout = prepared(real).layout
+    assert [one.column for one in layout.held if one.line is not None] == [0, 1]
+    law = DiscreteLaw.fit(real, layout, steps=10)
+    assert law is not None
+    assert {"next_observation[0]"} <= {*law.names}
+    assert np.isfinite(law.log_likelihood(real)).all()

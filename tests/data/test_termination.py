@@ -361,11 +361,14 @@ def test_there_are_no_parts_where_nothing_tells_them_or_too_few_rows_do():
     assert Regions.learn(risky_rows(300), ()) is None
 
 
-def test_some_30_ends_say_where_they_are_though_no_tree_is_trusted_with_them():
+def test_some_30_ends_say_where_they_are():
+    """If limits tell them. A tree is trusted if it is right about ends that it has not seen."""
     rows = risky_rows(20_000, beyond=0.0)
     rows.terminal[:] = np.abs(rows.next_observation[:, 1]) > 3.2
     assert 20 < rows.terminal.sum() < 50
-    assert termination.learn(rows) is None
+    assert termination.learn(rows).used == (5,)
+    anywhere = replace(rows, terminal=RANDOM.permutation(rows.terminal))
+    assert termination.learn(anywhere) is None
     assert set(Regions.learn(rows, ()).tree.used) == {5}  # of two numbers, an action, a reward and two more
 
 
