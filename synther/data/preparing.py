@@ -27,7 +27,6 @@ from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
 from synther.data.rewards import with_exact_formula, with_formula
-from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.tables import count_columns, ordered_columns, with_tables
 from synther.data.transitions import Transitions
@@ -93,7 +92,7 @@ def prepare(
     layout = with_dependent_columns(categorical)
     if counted and residuals != "none":
         counts, levels = count_columns(layout, rows), ordered_columns(layout, rows)
-        if (counts or levels) and RowTable.fit(rows, layout) is None:
+        if counts or levels:
             layout = with_dependent_columns(_with_ordered(categorical, counts, levels))
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)

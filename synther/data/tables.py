@@ -39,10 +39,12 @@ _CERTAIN = 0.05  # maximum share of the variance that a table may leave open, fo
 _SAMPLED = 1 << 17  # rows that the tables are counted in
 _PAIRED = 1 << 14  # rows in which products are tested
 _MOST_PAIRED = 32  # real numbers that products are formed of
+_FEWEST_NAMED = 20  # rows that a value of a category must have to take part in them: rarer ones are outliers
 _COMMON = 0.01  # products are tested only for values with this variance of their 0/1 code; rarer ones are too noisy
 _MOST_PRODUCTS, _RIDGE = 512, 0.5  # products that are tested in one regression, and its ridge penalty per row
 _FEWEST_COUNTS = 8  # different values that a count has at least
 _USUAL, _LARGEST_CHANGE = 0.99, 0.5  # share of the changes of a count that are below half of its range
+_MANY_VALUES = 64  # number of values of tabled counts together, above which they are ordered
 _NEAR_AN_END = 0.25  # share of a count's values that are near the lower end of its range, and near the upper end
 _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
 _NOMINAL, _MOST_NAMES = (Categorical, OneHot, Codebook), 512  # kinds without an order, and the most values of one
@@ -110,10 +112,11 @@ def count_columns(layout: Layout, rows: Transitions) -> list[int]:
 
 def ordered_columns(layout: Layout, rows: Transitions) -> list[int]:
     """Return the observation columns that are modelled as categories, but count something, and whose next values are
-    drawn from tables of the `layout`.
+    drawn from tables of the `layout`. Return none if they have few values together.
 
-    The tables stay, but the observation is ordered. So a network learns more easily how several such columns depend on
-    each other.
+    The tables stay, but the observation is ordered. So a network learns how many such columns depend on each other: of
+    eight queues with twenty values each, it learns too little. If there are few values, categories are better, because
+    what happens may depend on a single value, such as 0.
     """
     some = rows.shuffled(_SAMPLED)
     sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
@@ -135,7 +138,8 @@ def ordered_columns(layout: Layout, rows: Transitions) -> list[int]:
                 cells = cells * class_count(parent.kind) + layout.values(number, sources)
         if _is_count(some.observation[:, column], some.next_observation[:, column], cells):
             found.append(column)
-    return found
+    values = by_column(layout.observation)
+    return found if sum(values[column].class_count for column in found) > _MANY_VALUES else []
 
 
 def _is_count(before: Array, after: Array, cells: Classes) -> bool:
@@ -270,6 +274,7 @@ def _explained(given: Matrix, left: Matrix, values: Matrix) -> float:
     common = left[:: -(-len(given) // _PAIRED), left.var(0) > _COMMON]
     if common.shape[1]:
         given, values = (each[:: -(-len(each) // _PAIRED)] for each in (given, values))
+        values = values[:, (values > 0).sum(0) >= _FEWEST_NAMED]
         most = max(most, _ridge_score(_products(given, common, values), common))
     return most
 

@@ -194,7 +194,8 @@ def test_an_outcome_that_follows_from_numbers_and_an_action_together_has_no_tabl
 def test_an_outcome_that_follows_from_numbers_and_one_of_many_items_has_no_table():
     """Each product of an item and a number tells about a hundredth of the rows."""
     draw = np.random.default_rng(2)
-    taste, item, likes = draw.normal(size=(20_000, 3)), draw.integers(0, 80, 20_000), draw.normal(size=(80, 3))
+    item = draw.choice(100, 20_000, p=draw.dirichlet(np.full(100, 0.3)))  # some are hardly ever shown
+    taste, likes = draw.normal(size=(20_000, 5)), 0.8 * draw.normal(size=(100, 5))
     won = draw.random(20_000) < 1 / (1 + np.exp(2 - (taste * likes[item]).sum(1)))
     rows = Transitions(taste, item, won.astype(np.float64), taste[::-1], np.zeros(20_000, bool))
     assert inferred(rows).following == ()
@@ -263,15 +264,28 @@ def kinds_of(rows: Transitions, field: str = "next_observation", integers: Any =
     return [type(kind).__name__ for kind in getattr(layout, field)]
 
 
-def test_a_count_is_ordered_also_where_a_table_draws_it():
+def test_a_count_is_ordered_where_no_table_draws_it():
     assert kinds_of(queues(20_000, 0, hidden=True)) == ["Integer", "Integer"]
     assert kinds_of(queues(20_000, 0, hidden=False)) == ["Drawn", "Drawn"]
-    assert kinds_of(queues(20_000, 0, hidden=False), "observation") == ["Levels", "Levels"]
     named = queues(20_000, 0, hidden=True)  # the same with other names for the values, which have no order
     names = np.random.default_rng(1).permutation(40).astype(np.float32)
     sides = (names[side.astype(int)] for side in (named.observation, named.next_observation))
     mixed = Transitions(next(sides), named.action, named.reward, next(sides), named.terminal)
     assert kinds_of(mixed) == ["Codebook", "Codebook"]
+
+
+def lanes(many: int, rows: int = 20_000) -> Transitions:
+    """Queues that are served together. Tables draw the next ones."""
+    draw = np.random.default_rng(0)
+    before, action = draw.binomial(24, 0.3, (rows, many)), draw.integers(0, 2, rows)
+    after = np.maximum(before - 2 * action[:, None], 0) + draw.poisson(0.8, before.shape)
+    return Transitions(before.astype(np.float32), action, draw.normal(size=rows), after.astype(np.float32))
+
+
+@pytest.mark.parametrize(("many", "kind"), [(2, "Codebook"), (6, "Levels")])
+def test_many_counts_are_ordered_also_where_tables_draw_them(many: int, kind: str):
+    assert {*kinds_of(lanes(many), "observation")} == {kind}
+    assert {*kinds_of(lanes(many))} == {"Drawn"}
 
 
 @pytest.mark.parametrize("slip", [0.0, 0.2, 0.6])
@@ -296,14 +310,3 @@ def test_a_stock_that_is_often_sold_out_is_a_count():
     here, there = np.column_stack([stock, price]), np.column_stack([left, draw.uniform(1, 2, 20_000)])
     rows = Transitions(here.astype(np.float32), order, sold * price, there.astype(np.float32))
     assert kinds_of(rows)[0] == "Integer"
-
-
-def test_counts_of_a_small_world_stay_categories_so_that_its_rows_are_drawn_from_a_table():
-    draw = np.random.default_rng(0)
-    level, action = draw.integers(0, 10, 20_000), draw.integers(0, 2, 20_000)
-    after = np.clip(level + 2 * action - 1 + draw.integers(0, 2, 20_000), 0, 9)
-    here, there = (side[:, None].astype(np.float32) for side in (level, after))
-    rows = Transitions(here, action, after.astype(np.float32), there)
-    assert kinds_of(rows, "observation") == ["Codebook"]
-    beside = [np.column_stack([side, draw.normal(size=20_000)]).astype(np.float32) for side in (level, after)]
-    assert kinds_of(replace(rows, observation=beside[0], next_observation=beside[1]), "observation")[0] == "Levels"
