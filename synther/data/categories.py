@@ -143,6 +143,8 @@ class Codebook(Kind):
     rows: tuple[tuple[float, ...], ...]
     """The joint values that were seen, in increasing order."""
     coding: Coding = "onehot"
+    nearest: bool = False
+    """Whether any number gets the nearest value. Only for a single column."""
 
     def __post_init__(self) -> None:
         _check_code("Codebook", len(self.rows), self.coding)
@@ -172,6 +174,8 @@ class Codebook(Kind):
 
     def _places(self, source: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the number of each row of `source` in `rows` (N,), and whether it is in `rows` at all (N,)."""
+        if self.nearest:
+            return _nearest(self._book[:, 0], source), np.ones(len(source), bool)
         keys, order = self._index
         wanted = as_keys(source.astype(np.float64))
         found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -226,20 +230,21 @@ class Drawn(Kind):
 
     @cached_property
     def _book(self) -> Codebook:
-        return Codebook(self.rows)
+        return self.as_codebook()
 
     def misfit(self, source: Array) -> NDArray[np.bool_] | None:
-        return None if self.source_width == 1 else self._book.misfit(source)  # numbers get the nearest value
+        return self._book.misfit(source)
 
     @property
     def class_count(self) -> int:
         return len(self.rows)
 
     def classes(self, source: Array) -> NDArray[np.int64]:
-        if self.source_width > 1:
-            return self._book.classes(source)
-        values = np.array(self.rows)[:, 0]
-        return np.searchsorted(values[:-1] + np.diff(values) / 2, source[:, 0].astype(np.float64))
+        return self._book.classes(source)
+
+    def as_codebook(self) -> Codebook:
+        """Return the kind with the same values that is encoded as a category. Numbers get the nearest value."""
+        return Codebook(self.rows, nearest=self.source_width == 1)
 
     def encode(self, source: Array) -> Matrix:
         return self.classes(source)[:, None].astype(np.float64)
@@ -249,6 +254,11 @@ class Drawn(Kind):
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return (f"{names[0]}.drawn",)
+
+
+def _nearest(values: Matrix, source: Array) -> NDArray[np.int64]:
+    """Return the place of the nearest of increasing `values` (K,) for each number in `source` (N, 1). (N,)"""
+    return np.searchsorted(values[:-1] + np.diff(values) / 2, source[:, 0].astype(np.float64))
 
 
 def as_keys(rows: Array) -> Array:

@@ -374,7 +374,8 @@ class _Lines:
             return found.shift, width
 
         numbers = np.rint((left - step.first) / step.unit).astype(np.int64)
-        line = find_line(step.cells(own, left), numbers, self.given, level_and_width)
+        has_inside = step.high - step.low >= 2 * step.unit  # else values are at both ends of the range at once
+        line = find_line(step.cells(own, left), numbers, self.given, level_and_width) if has_inside else None
         bits = entropy(numbers)
         if line is None or not line.is_rounded_noise:
             return None, bits if line is None else min(bits, line.bits)

@@ -27,7 +27,7 @@ from synther import compute
 from synther.data.categories import Drawn
 from synther.data.inference import MOST_CATEGORIES
 from synther.data.kind import first_columns
-from synther.data.kinds import Binary, Categorical, Codebook, Integer, Kind, Spiked
+from synther.data.kinds import Binary, Categorical, Integer, Kind, Spiked
 from synther.data.layout import Layout
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.progress import Silent
@@ -288,7 +288,7 @@ def _plain(layout: Layout) -> Layout:
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Integer) and kind.high - kind.low < MOST_CATEGORIES:
             return Categorical(int(kind.high - kind.low) + 1, int(kind.low))
-        return Codebook(kind.rows) if isinstance(kind, Drawn) else kind
+        return kind.as_codebook() if isinstance(kind, Drawn) else kind
 
     simple = replace(plain_layout(layout), turns=(), clips=(), following=(), at_end=None, terminal_reward=0.0)
     kinds: Any = {field: tuple(map(plain, getattr(simple, field))) for field in ROW_FIELDS}

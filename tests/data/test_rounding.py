@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther.data.kinds import Codebook, Integer
-from synther.data.lattices import Step
+from synther.data.lattices import Step, _Lines
 from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.rounding import Cells
@@ -155,3 +155,15 @@ def test_numbers_inside_their_cells_are_distributed_like_the_others():
     np.testing.assert_allclose(
         np.quantile(found, [0.01, 0.1, 0.5, 0.9]), np.quantile(exact, [0.01, 0.1, 0.5, 0.9]), atol=0.05
     )
+
+
+def test_a_column_that_spans_less_than_a_step_of_its_residual_has_no_line():
+    """Each of its values is at both ends of its range."""
+    draw = np.random.default_rng(0)
+    numbers, given = draw.integers(0, 4, 2_000), draw.normal(size=(2_000, 2))
+    step = Step(0, ((1, 1.0),), 0.0, 1.0, low=0.0, high=0.5, first=0.0, unit=1.0, most=3)
+    lines = _Lines(given, [0, 1])
+    with np.errstate(invalid="raise"):
+        found, bits = lines.with_line(step, draw.choice([0.0, 0.5], 2_000), numbers.astype(np.float64), [])
+    assert found is None
+    assert bits == pytest.approx(2, abs=0.01)

@@ -10,7 +10,9 @@ import torch
 
 from synther import Synthesizer, Transitions
 from synther.calibration.rates import resampled
+from synther.data.kinds import Drawn
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.errors import FormatError
 from synther.relevance.discrete import DiscreteLaw, Reweighting
 
@@ -201,3 +203,15 @@ def test_a_file_with_half_of_the_chances_is_refused(model, tmp_path):
     save_file(tensors, path, metadata)
     with pytest.raises(FormatError, match="damaged"):
         Synthesizer.load(path)
+
+
+def test_values_that_differ_by_rounding_have_probabilities():
+    """0.1 + 0.2 is not 0.3 in float64, and a column on a lattice may have both."""
+    draw = np.random.default_rng(0)
+    here, reward = draw.normal(size=(4_000, 2)), draw.choice([0.1, 0.3, 0.1 + 0.2, 0.7], 4_000)
+    real = Transitions(here, draw.normal(size=(4_000, 1)), reward, here[::-1].copy())
+    layout = prepare(real, "quantile", "onehot", True, residuals="bent", counted=True).layout
+    assert isinstance(layout.reward[0], Drawn)
+    law = DiscreteLaw.fit(real, layout, steps=10)
+    assert law is not None
+    assert np.isfinite(law.log_likelihood(real)).all()
