@@ -398,7 +398,7 @@ def _with_heaps(step: Step, own: Matrix, left: Matrix, codes: Sequence[Sequence[
     for end in ends:
         inside &= (np.abs(own - end) > step.unit / 2) if end is not None else True
     if ends == (None, None) or not inside.any():
-        return _with_spreads(step, left, codes, inside)[0]
+        return _with_spreads(step, left, codes, np.ones(len(own), bool))[0]
     step, draw = replace(step, heaps=ends), np.random.default_rng(_DRAWING)
     full, known = left, inside
     for _ in range(_TURNS):

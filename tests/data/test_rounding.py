@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther.data.kinds import Codebook, Integer
-from synther.data.lattices import Step, _Lines
+from synther.data.lattices import Step, _Lines, _with_heaps
 from synther.data.preparing import Prepared, prepare
 from synther.data.residuals import Residuals
 from synther.data.rounding import Cells
@@ -167,3 +167,14 @@ def test_a_column_that_spans_less_than_a_step_of_its_residual_has_no_line():
         found, bits = lines.with_line(step, draw.choice([0.0, 0.5], 2_000), numbers.astype(np.float64), [])
     assert found is None
     assert bits == pytest.approx(2, abs=0.01)
+
+
+def test_an_outcome_that_is_always_at_an_end_of_its_range_has_a_spread():
+    """Nothing of it is inside, so that all rows tell how much its residual varies."""
+    draw = np.random.default_rng(0)
+    own = np.where(draw.random(2_000) < 0.5, 0.0, 12.0)
+    before = draw.integers(0, 13, 2_000)
+    step = Step(0, ((1, 1.0),), 0.0, 1.0, low=0.0, high=12.0, first=-12.0, unit=1.0, most=24)
+    with np.errstate(invalid="raise"):
+        found = _with_heaps(step, own, own - before, [])
+    assert found.scale == pytest.approx((own - before).std())
