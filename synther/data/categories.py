@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from synther.data.codes import CODINGS, Coding, code_width, decode_index, encode_index
 from synther.data.kind import Array, Kind, Matrix
+from synther.data.values import nearest
 from synther.errors import DataError
 
 _WIDEST = 1_000_000  # maximum number of columns of a one-hot group
@@ -175,7 +176,7 @@ class Codebook(Kind):
     def _places(self, source: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the number of each row of `source` in `rows` (N,), and whether it is in `rows` at all (N,)."""
         if self.nearest:
-            return _nearest(self._book[:, 0], source), np.ones(len(source), bool)
+            return nearest(self._book[:, 0], source[:, 0].astype(np.float64)), np.ones(len(source), bool)
         keys, order = self._index
         wanted = as_keys(source.astype(np.float64))
         found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -254,11 +255,6 @@ class Drawn(Kind):
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return (f"{names[0]}.drawn",)
-
-
-def _nearest(values: Matrix, source: Array) -> NDArray[np.int64]:
-    """Return the place of the nearest of increasing `values` (K,) for each number in `source` (N, 1). (N,)"""
-    return np.searchsorted(values[:-1] + np.diff(values) / 2, source[:, 0].astype(np.float64))
 
 
 def as_keys(rows: Array) -> Array:

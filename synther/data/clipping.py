@@ -23,7 +23,7 @@ import numpy as np
 
 from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lattices import unclipped
-from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, product
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
 from synther.data.numbers import Bounded, Spiked
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -64,7 +64,7 @@ class Clip:
 
         `given` (N, G) are the regressors.
         """
-        line = product(given, np.array(self.weights)[:, None])[:, 0] + self.level
+        line = predicted(given, self.weights, self.level)
         return unclipped(values, line, self.ends, np.array(self.off), draw)
 
     @property

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor
 from synther.data.categories import Drawn
 from synther.data.inference import FEWEST_IN_A_SPIKE, SPIKE_GAP
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, product
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
 from synther.data.values import Binary, Levels
@@ -69,7 +70,7 @@ class Line:
 
     def __call__(self, given: Matrix) -> Matrix:
         """Return the prediction for rows with these matrix columns of observation and action (N, G). (N,)"""
-        return np.asarray(product(given, np.array(self.weights)[:, None])[:, 0] + self.level)
+        return predicted(given, self.weights, self.level)
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,12 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
     told, held, patterns = told_by_flags(layout, rows), list[Held](), list[NDArray[np.bool_]]()
     ties = [kind.tied for kind in after.values() if isinstance(kind, Spiked) and kind.tied is not None]
     first = max(ties, default=-1) + 1
+
+    @cache
+    def sample() -> _Sample:
+        some = rows.shuffled(_MOST_ROWS)
+        return _Sample(some, layout.pack(some))
+
     for column in _candidates(layout, rows):
         here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
         kept = Held(
@@ -137,14 +144,17 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
             float(max(here.max(), there.max())),
             getattr(before[column], "values", ()),
         )
-        line, knows = _line(layout, rows, column, told.get(column))
+        stays = here == there
+        moves = (there - here)[~stays]
+        is_often = _FEWEST_STAY <= stays.mean() <= 1 - _FEWEST_MOVE and _stands_out(stays, moves)
+        if column not in told and not is_often:
+            continue
+        line, knows = _line(layout, sample(), column, told.get(column))
         if column in told and line is not None:
             after[column] = Continuous()
             held.append(replace(kept, flag=told[column], line=line))
             continue
-        stays = here == there
-        moves = (there - here)[~stays]
-        if knows or not _FEWEST_STAY <= stays.mean() <= 1 - _FEWEST_MOVE or not _stands_out(stays, moves):
+        if knows or not is_often:
             continue
         same = (np.count_nonzero(stays != one) <= _APART * np.count_nonzero(stays) for one in patterns)
         number = next((number for number, is_same in enumerate(same) if is_same), len(patterns))
@@ -153,7 +163,7 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
             float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=first + number,
             usual=float(moves.mean()), by_flag=True,
         )  # fmt: skip
-        held.append(kept if _follows(layout, rows, column) else replace(kept, line=line))
+        held.append(kept if _follows(layout, sample(), column) else replace(kept, line=line))
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 
@@ -202,18 +212,25 @@ def _stands_out(stays: NDArray[np.bool_], moves: Matrix) -> bool:
     return bool(np.count_nonzero(stays) > _STANDS_OUT * others.max())
 
 
-def _line(layout: Layout, rows: Transitions, column: int, flag: tuple[int, float] | None) -> tuple[Line | None, bool]:
-    """Fit how much a column changes where it does, to a sample of the `rows`. Returns None if too few rows move.
+class _Sample(NamedTuple):
+    """Rows that regressions are fitted to, and their matrix (N, D)."""
+
+    rows: Transitions
+    matrix: Matrix
+
+
+def _line(layout: Layout, sample: _Sample, column: int, flag: tuple[int, float] | None) -> tuple[Line | None, bool]:
+    """Fit how much a column changes where it does. Returns None if too few rows move.
 
     A `flag` and its value tell which rows stay. Also returns whether the regression knows which values stay: the height
     of a body that has landed and has no speed.
     """
-    some = rows.shuffled(_MOST_ROWS)
+    some, matrix = sample
     here, there = (side[:, column].astype(np.float64) for side in (some.observation, some.next_observation))
     moves = here != there if flag is None else some.next_observation[:, flag[0]] != flag[1]
     if np.count_nonzero(moves) < ROWS_PER_WEIGHT * (len(layout.given_columns) + 1):
         return None, False
-    change, given = there - here, layout.pack(some)[:, layout.given_columns]
+    change, given = there - here, matrix[:, layout.given_columns]
     units = Units.of(given[moves])
     if units is None:
         return None, False
@@ -225,13 +242,12 @@ def _line(layout: Layout, rows: Transitions, column: int, flag: tuple[int, float
     return line, open_ < _OPEN * float(change[moves].std())
 
 
-def _follows(layout: Layout, rows: Transitions, column: int) -> bool:
+def _follows(layout: Layout, sample: _Sample, column: int) -> bool:
     """Return whether a column follows from the rest of the row in a linear way, also where it stays.
 
     For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide this.
     """
-    some = rows.shuffled(_MOST_ROWS)
-    matrix, own = layout.pack(some), layout.next_columns[column]
+    (some, matrix), own = sample, layout.next_columns[column]
     others = [*layout.given_columns, *(place for place in layout.columns_of(PAIR[1]) if place != own)]
     change = matrix[:, own] - some.observation[:, column]
     units = Units.of(matrix[:, others])

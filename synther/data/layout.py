@@ -51,7 +51,7 @@ from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, PAIR, ROW_FIELDS, RowSource, Transitions
 from synther.data.turning import Turn
-from synther.data.wrapping import find_wrapped
+from synther.data.wrapping import cosines_and_sines, find_wrapped
 from synther.errors import ConfigError, DataError
 
 MOST_CLASSES = 64
@@ -395,8 +395,8 @@ class Layout:
                 given[:, place] = given[:, place].clip(low, high)
         if not self.circles:
             return given
-        angles = matrix[:, list(self.circles)] * (2 * np.pi / np.array([*self.circles.values()]))
-        return np.concatenate([given, np.cos(angles), np.sin(angles)], axis=1)
+        waves = cosines_and_sines(matrix[:, list(self.circles)], [*self.circles.values()])
+        return np.concatenate([given, waves], axis=1)
 
     @cached_property
     def circles(self) -> dict[int, float]:

@@ -175,8 +175,9 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
         more = values_of(chosen, raw, mean, raw.dtype)
         return _Fit(_Table([*line, *chosen], torch.cat([ground, more]), y)).pruned()
 
-    chosen, fit = list[Term](), fitted(())
-    if not is_line:
+    if is_line:
+        chosen, fit = list[Term](), fitted(())
+    else:
         some = slice(None, None, -(-raw.shape[1] // _TRIED))
         sample = _Sample(raw[:, some].contiguous(), mean, by_line.residual[some], by_line.table.values[:, some])
         chosen, fit = _searched(layout, inputs, sample, fitted)

@@ -25,6 +25,7 @@ from synther.data.kinds import Array, Binary, Categorical, Codebook, Drawn, Kind
 from synther.data.layout import Layout
 from synther.data.lines import least_squares
 from synther.data.transitions import PAIR, ROW_FIELDS, Transitions
+from synther.data.wrapping import cosines_and_sines
 
 MOST_VALUES = 64
 """Maximum number of values of a column, or group of columns, that is an outcome or a parent of a table."""
@@ -74,8 +75,7 @@ def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Lay
         elif place.kind.matrix_width:
             column = sources[place.field][:, place.source].astype(np.float64)
             if place.kind.circle:
-                angle = 2 * np.pi / place.kind.circle * column
-                column = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+                column = cosines_and_sines(column, [place.kind.circle])
             numbers[place.field in ("observation", "action")].append(column)
     outcomes.sort(key=lambda number: _FOLLOWING.index(layout.places[number].field))
     ends = [number for number in outcomes if layout.places[number].field == "terminal"]  # these must not be random
@@ -120,12 +120,8 @@ def ordered_columns(layout: Layout, rows: Transitions) -> list[int]:
     """
     some = rows.shuffled(_SAMPLED)
     sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
-    single = {
-        column
-        for column, kind in by_column(layout.observation).items()
-        if isinstance(kind, Codebook) and kind.source_width == 1
-    }
-    found = []
+    kinds, found = by_column(layout.observation), list[int]()
+    single = {column for column, kind in kinds.items() if isinstance(kind, Codebook) and kind.source_width == 1}
     for table in layout.following:
         outcome = layout.places[table.outcome]
         column = outcome.source.start
@@ -138,8 +134,7 @@ def ordered_columns(layout: Layout, rows: Transitions) -> list[int]:
                 cells = cells * class_count(parent.kind) + layout.values(number, sources)
         if _is_count(some.observation[:, column], some.next_observation[:, column], cells):
             found.append(column)
-    values = by_column(layout.observation)
-    return found if sum(values[column].class_count for column in found) > _MANY_VALUES else []
+    return found if sum(kinds[column].class_count for column in found) > _MANY_VALUES else []
 
 
 def _is_count(before: Array, after: Array, cells: Classes) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, product
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
 from synther.data.numbers import Bounded, Continuous
 from synther.data.transitions import PAIR, Transitions
 from synther.data.wrapping import unwrapped
@@ -53,7 +53,7 @@ class Turn:
 
         `given` (N, G) are the columns of the matrix that hold observation and action.
         """
-        expected = product(given, np.array(self.weights)[:, None])[:, 0] + self.shift
+        expected = predicted(given, self.weights, self.shift)
         return unwrapped(expected, _angle(before, after), _ROUND)
 
     def to_json(self) -> dict[str, Any]:

@@ -106,11 +106,8 @@ class Levels(Kind):
 
     def decode(self, matrix: Matrix) -> Array:
         near = 0.5 * (self.values[1] - self.values[0])  # the first value is also the nearest of numbers just below it
-        return np.array(self.values)[self._nearest(_wrapped(matrix, self.values[0] - near, self.period))]
-
-    def _nearest(self, numbers: Array) -> NDArray[np.int64]:
         values = np.array(self.values)
-        return np.searchsorted(values[:-1] + np.diff(values) / 2, numbers)
+        return values[nearest(values, _wrapped(matrix, self.values[0] - near, self.period))]
 
     @property
     def circle(self) -> float:
@@ -121,7 +118,7 @@ class Levels(Kind):
         return len(self.values)
 
     def classes(self, source: Array) -> NDArray[np.int64]:
-        return self._nearest(source[:, 0])
+        return nearest(np.array(self.values), source[:, 0])
 
 
 @final
@@ -150,6 +147,11 @@ class Integer(Kind):
 
     def decode(self, matrix: Matrix) -> Array:
         return np.clip(_wrapped(np.rint(matrix), self.low, self.period), self.low, self.high)
+
+
+def nearest(values: Matrix, numbers: Array) -> NDArray[np.int64]:
+    """Return the place of the nearest of increasing `values` (K,) for each of the numbers."""
+    return np.searchsorted(values[:-1] + np.diff(values) / 2, numbers)
 
 
 def _check_period(period: float, low: float, high: float) -> None:

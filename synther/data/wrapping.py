@@ -61,6 +61,12 @@ def _grain(kind: Kind) -> float | None:
     return {Continuous: 0.0, Spiked: 0.0, Integer: 1.0}.get(type(kind))
 
 
+def cosines_and_sines(values: Matrix, periods: Sequence[float]) -> Matrix:
+    """Return the cosines of circular columns (N, C) with these periods, and then their sines. (N, 2 C)"""
+    angles = values * (2 * np.pi / np.array(periods))
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+
+
 def unwrapped(before: Matrix, after: Matrix, period: float) -> Matrix:
     """Add whole periods to the values `after` a step (N,), so that they are as near as possible to those `before`."""
     return np.asarray(after - period * np.rint((after - before) / period))
