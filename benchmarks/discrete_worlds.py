@@ -1,7 +1,7 @@
 """Worlds with discrete events, for `structures.py`: a shop that counts goods and money in whole numbers, a bird that
 flies through gates, heating with a set point for every hour, a bandit, switches, tasks with different goals, rare large
-rewards (jackpot), a market maker (fills), recommended items (clicks), auctions (bids), skills with parameters, and
-traffic lights (junction).
+rewards (jackpot), a market maker (fills), recommended items (clicks), auctions (bids), skills with parameters,
+traffic lights (junction), and customers of whom few buy (sales).
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -33,6 +33,7 @@ ITEMS = 0.8 * np.random.default_rng(5).normal(size=(100, 5))  # weight of each t
 VALUED = np.array([1.0, 1.5, 2.2, 0.6, 3.3])  # median of the highest other bid, for each kind of advertisement
 LANES, ARRIVE = 8, np.array([0.3, 0.5, 0.2, 0.6, 0.4, 0.3, 0.5, 0.2])  # lanes, and mean number of cars that arrive
 DAMPED, SHAKEN = 0.9, 0.02  # factor of the first skill, and std of the noise of all skills
+PAID_OFF = 0.5  # std of the noise of what a customer pays
 POPULAR = np.random.default_rng(6).dirichlet(np.full(100, 0.5))  # probability that an item is shown
 
 
@@ -438,6 +439,36 @@ def measure_junction(rows: Transitions) -> Figures:
     }
 
 
+def sales(seed: int) -> Transitions:
+    """Generate rows of customers, of whom one in ten buys. The reward is what the customer pays, or 0."""
+    draw = np.random.default_rng(seed)
+    here, offer = draw.normal(size=(ROWS, 4)), draw.uniform(-1, 1, (ROWS, 2))
+    paid = np.where(draw.random(ROWS) < _buys(here, offer), _price(here, offer) + PAID_OFF * draw.normal(size=ROWS), 0)
+    after = 0.9 * here + 0.3 * offer[:, :1] + 0.2 * draw.normal(size=here.shape)
+    return rows_of([(here, offer, paid, after, np.zeros(ROWS, bool))])
+
+
+def _buys(customer: Array, offer: Array) -> Array:
+    """Return the probability that a customer (N, 4) buys at an offer (N, 2). (N,)"""
+    return np.asarray(1 / (1 + np.exp(4 - 2.1 * customer[:, 0] - 1.4 * offer[:, 0])))
+
+
+def _price(customer: Array, offer: Array) -> Array:
+    """Return what a customer (N, 4) who buys pays on average. (N,)"""
+    return np.asarray(5 + customer[:, 1] + 2 * offer[:, 1])
+
+
+def measure_sales(rows: Transitions) -> Figures:
+    here, offer, bought = rows.observation.astype(np.float64), rows.action.astype(np.float64), rows.reward != 0
+    off = (rows.reward - _price(here, offer))[bought]
+    return {
+        "share of customers who buy": share(bought),
+        **_likely("buy", _buys(here, offer), bought),
+        "spread of what they pay / true": float(off.std() / PAID_OFF),
+        "effect of the offer on what they pay": float(np.polyfit(offer[bought, 1], off, 1)[0] + 2),
+    }
+
+
 def _likely(name: str, chance: Array, happened: Array) -> Figures:
     """Return how often an event happened, relative to its mean true probability, in four groups of rows by that
     probability."""
@@ -460,4 +491,5 @@ WORLDS: Mapping[str, World] = {
     "bids": (bids, measure_bids),
     "skills": (skills, measure_skills),
     "junction": (junction, measure_junction),
+    "sales": (sales, measure_sales),
 }

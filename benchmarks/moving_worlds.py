@@ -1,6 +1,6 @@
 """Worlds with continuous dynamics, for `structures.py`: a goal that does not move, an angle, stacked frames, contact
 forces that are 0 together, prices with relative changes, an arm of two links, beams of a distance sensor that almost
-determine each other, sensors that round, a boat with a compass, and a wall.
+determine each other, sensors that round, a boat with a compass, a wall, and a speed that is paid in full inside a zone.
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -32,6 +32,7 @@ SHAKES = np.array([0.3, 1 / 256, 0.7])  # std of the noise of each sensor
 PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # effect of the two actions on each sensor
 KEEL, GUSTS = 3.0, 0.05  # std of what waves turn a boat by, in degrees, and of the noise of its speed
 HAVEN, CLOSE = np.array([1.0, -0.5]), 0.2  # a goal that is in no column, and the distance from it that ends an episode
+ZONE, MARGIN = (1.0, 2.0), 1.0  # speeds that are paid in full, and how far beyond them the reward falls to 0
 RETURN, DRIFT = 0.05, 0.02  # std of the log growth of a price, and effect of the action on it
 
 
@@ -398,6 +399,31 @@ def rows_of(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type =
     return Transitions(before, action, reward, after, ended)
 
 
+def zone(seed: int) -> Transitions:
+    """Generate rows of a cart that is paid 1 while its speed is inside a zone, less near the zone, and 0 elsewhere."""
+    draw = np.random.default_rng(seed)
+    here, push = draw.normal(0, 1.5, (ROWS, 2)), draw.uniform(-1, 1, (ROWS, 1))
+    speed = 0.9 * here[:, 1] + 0.5 * push[:, 0] + 0.1 * draw.normal(size=ROWS)
+    after = np.c_[here[:, 0] + STEP * speed, speed]
+    return rows_of([(here, push, _in_zone(after), after, np.zeros(ROWS, bool))])
+
+
+def _in_zone(after: Array) -> Array:
+    """Return the reward of rows with this next place and speed (N, 2). (N,)"""
+    beyond = np.maximum(np.maximum(ZONE[0] - after[:, 1], after[:, 1] - ZONE[1]), 0)
+    return np.maximum(1 - beyond / MARGIN, 0)
+
+
+def measure_zone(rows: Transitions) -> Figures:
+    off = rows.reward - _in_zone(rows.next_observation.astype(np.float64))
+    return {
+        "share that is paid in full": share(rows.reward == 1),
+        "share that is paid nothing": share(rows.reward == 0),
+        "error of the reward": float(np.abs(off).mean()),
+        "rewards that are off by more than 0.1": share(np.abs(off) > 0.1),
+    }
+
+
 WORLDS: Mapping[str, World] = {
     "goal": (goal, measure_goal),
     "pendulum": (pendulum, measure_pendulum),
@@ -409,4 +435,5 @@ WORLDS: Mapping[str, World] = {
     "sensors": (sensors, measure_sensors),
     "boat": (boat, measure_boat),
     "wall": (wall, measure_wall),
+    "zone": (zone, measure_zone),
 }

@@ -18,12 +18,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.calibration.marginals import RANKS, Quantiles, corrected_count
+from synther.calibration.payouts import Payouts
 from synther.calibration.rates import Calibration, Weights
 from synther.compute import read_tensors
 from synther.conditions import Conditions
 from synther.data import layout_json
 from synther.data.layout import Layout
-from synther.data.payouts import Payouts
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import Regions, TerminationTree, UsualReward

@@ -118,7 +118,7 @@ MAY_IMPORT = {
     "replay": ANYONE | ROWS | {"diffusion", "compute", "presets", "synthesizer", "conditions", "relevance", "guides"},
     "integrations": ANYONE | ROWS | {"compute", "presets", "replay", "synthesizer"},
     "envs": ANYONE | ROWS,
-    "assess": ANYONE | {"data", "compute", "descent"},
+    "assess": ANYONE | {"data", "compute", "descent", "calibration"},
     "baselines": ANYONE | {"data", "compute", "relevance"},
     "agents": ANYONE | {"compute", "kernels"},
     "pixels": ANYONE | ROWS | {"compute", "kernels", "envs", "agents"},

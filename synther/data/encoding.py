@@ -68,6 +68,8 @@ class Encoder:
             put_changes(layout, matrix, sources)
         if layout.clips and sources.keys() >= {*PAIR, "action"}:
             self._unclip(matrix)
+        if layout.sparse is not None and sources.keys() >= {*PAIR, "action", "reward"}:
+            layout.sparse.put_amounts(layout, matrix, sources["reward"][:, 0])
         for column in layout.columns_of("reward"):  # no column if a formula gives the exact reward
             if layout.terminal_reward and sources.keys() >= {"reward", "terminal"}:
                 matrix[:, column] -= layout.terminal_reward * sources["terminal"][:, 0]

@@ -29,7 +29,7 @@ from torch import Tensor
 from synther.data.categories import Drawn
 from synther.data.inference import FEWEST_IN_A_SPIKE, SPIKE_GAP
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
+from synther.data.lines import ROWS_PER_WEIGHT, Line, Straight, Units
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
 from synther.data.values import Binary, Levels
@@ -47,30 +47,9 @@ _OPEN = 0.5  # a regression knows which values stay if it is off by less than th
 _MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
 _EXACT = 0.01  # a column follows from others if they leave at most this share of the std of its changes
 _APART = 0.01  # columns stay together if they differ in at most this share of the rows in which one of them stays
-_DRAWING, _RANKS = 23, 257  # seed of draws, and number of quantiles that describe the residuals of a regression
+_DRAWING = 23  # seed of draws
 _INSIDE = 0.999  # which part of its rounding cell a drawn number may lie in
 _STANDS_OUT = 5  # times as many rows with no change as with any other change: more than a lattice or rounding explains
-
-
-@dataclass(frozen=True)
-class Line:
-    """A linear regression on observation and action of how much a column changes where it does."""
-
-    weights: tuple[float, ...]
-    """Weight of each matrix column of observation and action."""
-    level: float
-    """Intercept of the regression."""
-    off: tuple[float, ...]
-    """Quantiles of the residuals, at equally spaced levels from 0 to 1."""
-
-    def drawn(self, given: Matrix, column: int) -> Matrix:
-        """Draw changes of a column for rows with these matrix columns of observation and action (N, G). (N,)"""
-        rank = np.random.default_rng([_DRAWING, column]).random(len(given))
-        return np.asarray(self(given) + np.interp(rank, np.linspace(0, 1, len(self.off)), self.off))
-
-    def __call__(self, given: Matrix) -> Matrix:
-        """Return the prediction for rows with these matrix columns of observation and action (N, G). (N,)"""
-        return predicted(given, self.weights, self.level)
 
 
 @dataclass(frozen=True)
@@ -87,7 +66,8 @@ class Held:
     flag: tuple[int, float] | None = None
     """Column of the flag that alone decides whether this column stays, and its value in rows in which it does."""
     line: Line | None = None
-    """Changes for rows in which the column stays. None: 0."""
+    """How much the column changes where it does, given observation and action. The matrix holds such a change where it
+    stays. None: 0."""
 
     def stays(self, change: Any, after: Any) -> Any:
         """Return in which rows (N,) the column stays, from its change (N,) and the next observation (N, W)."""
@@ -114,13 +94,8 @@ class Held:
                     f"{kind} and {columns.get(column)}"
                 )
         if found.line is not None:
-            finite((found.line.level, *found.line.weights, *found.line.off), "layout.held")
             width = sum(own.matrix_width for field in ("observation", "action") for own in kinds[field])
-            if len(found.line.weights) != width or len(found.line.off) < 2:
-                raise FormatError(
-                    f"layout.held: expected {width} weights, one for each matrix column of observation and action, and "
-                    f"at least 2 quantiles, got {len(found.line.weights)} and {len(found.line.off)}"
-                )
+            found.line.check(width, "layout.held", "observation and action")
         return found
 
 
@@ -228,16 +203,11 @@ def _line(layout: Layout, sample: _Sample, column: int, flag: tuple[int, float] 
     some, matrix = sample
     here, there = (side[:, column].astype(np.float64) for side in (some.observation, some.next_observation))
     moves = here != there if flag is None else some.next_observation[:, flag[0]] != flag[1]
-    if np.count_nonzero(moves) < ROWS_PER_WEIGHT * (len(layout.given_columns) + 1):
-        return None, False
     change, given = there - here, matrix[:, layout.given_columns]
-    units = Units.of(given[moves])
-    if units is None:
+    line = Line.fit(given[moves], change[moves])
+    if line is None:
         return None, False
-    lines = Straight((given[moves] - units.mean) / units.std)
-    slopes, level = lines.fit(change[moves])
-    left = change[moves] - lines(slopes, level)
-    line = Line(*units.undone(slopes, level), tuple(np.quantile(left, np.linspace(0, 1, _RANKS)).tolist()))
+    left = change[moves] - line(given[moves])
     open_ = max(float(left.std()), float(np.sqrt(np.square(line(given[~moves])).mean())) if not moves.all() else 0.0)
     return line, open_ < _OPEN * float(change[moves].std())
 

@@ -48,6 +48,7 @@ from synther.data.kinds import (
 from synther.data.proportions import find_logarithmic
 from synther.data.rounding import find_measured
 from synther.data.spaces import Space
+from synther.data.sparse_rewards import SparseReward
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, PAIR, ROW_FIELDS, RowSource, Transitions
 from synther.data.turning import Turn
@@ -143,6 +144,8 @@ class Layout:
     """Columns that are computed exactly from other columns, in the order in which they can be computed."""
     formula: Formula | None = None
     """Formula that predicts the reward from the rest of a row. The matrix holds its residual."""
+    sparse: SparseReward | None = None
+    """The reward, if many rows have the same. The matrix holds an amount and a flag instead."""
 
     @classmethod
     def infer(

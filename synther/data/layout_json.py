@@ -16,6 +16,7 @@ from synther.data.holding import Held
 from synther.data.identities import FIELDS, Identity
 from synther.data.kinds import Continuous, Derived, Drawn, Kind
 from synther.data.layout import Extra, Layout
+from synther.data.sparse_rewards import SparseReward
 from synther.data.spheres import Sphere
 from synther.data.transitions import ROW_FIELDS
 from synther.data.turning import Turn
@@ -38,6 +39,7 @@ def to_json(layout: Layout) -> dict[str, Any]:
         "terminal_reward": layout.terminal_reward,
         "at_end": None if layout.at_end is None else layout.at_end.to_json(),
         "formula": None if layout.formula is None else layout.formula.to_json(),
+        "sparse": None if layout.sparse is None else layout.sparse.to_json(),
     }
     return {
         "kinds": {field: [kinds.to_json(kind) for kind in getattr(layout, field)] for field in ROW_FIELDS},
@@ -77,6 +79,7 @@ def from_json(entry: Mapping[str, Any]) -> Layout:
         identities=tuple(Identity.from_json(one, fields) for one in stored.get("identities", ())),
         terminal_reward=finite((stored.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         at_end=EndRewards.from_json(stored["at_end"]) if "at_end" in stored else None,
+        sparse=SparseReward.from_json(stored["sparse"], fields) if "sparse" in stored else None,
     )
     derived = [(p.field, p.source.start) for p in found.places if isinstance(p.kind, Derived) and p.field in FIELDS]
     if sorted(derived) != sorted((one.field, one.column) for one in found.identities):
@@ -123,6 +126,7 @@ class _Entry(TypedDict):
     decided: NotRequired[list[Any]]
     identities: NotRequired[list[Any]]
     formula: NotRequired[Any]
+    sparse: NotRequired[Any]
 
 
 class _ExtraEntry(TypedDict):

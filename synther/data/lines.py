@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,10 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.errors import FormatError
+from synther.schema import finite
+
 Matrix = NDArray[np.float64]
 
 ROWS_PER_WEIGHT = 10
 """Minimum number of rows for each input of a regression. With fewer rows it is not fitted."""
+_RANKS = 257  # number of quantiles that describe the residuals of a regression
+_DRAWING = 23  # first part of the seed of draws
 _RIDGE = 1e-9  # added to the variance of every input, so that collinear inputs do not fail
 
 
@@ -115,3 +121,54 @@ def product(first: Matrix, second: Matrix) -> Matrix:
 def predicted(given: Matrix, weights: Sequence[float], level: float) -> Matrix:
     """Return the predictions of a regression with these weights and intercept in rows of `given` (N, G). (N,)"""
     return np.asarray(product(given, np.array(weights)[:, None])[:, 0] + level)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A fitted regression of one number, with the distribution of its residuals, from which numbers can be drawn."""
+
+    weights: tuple[float, ...]
+    """Weight of each input."""
+    level: float
+    """Intercept of the regression."""
+    off: tuple[float, ...]
+    """Quantiles of the residuals, at equally spaced levels from 0 to 1."""
+
+    @classmethod
+    def fit(cls, x: Matrix, y: Matrix) -> Line | None:
+        """Fit a regression of `y` (N,) on `x` (N, G). Returns None if there are too few rows, or if numbers are so
+        large that squares overflow."""
+        units = Units.of(x) if len(y) >= ROWS_PER_WEIGHT * (x.shape[1] + 1) else None
+        if units is None:
+            return None
+        lines = Straight((x - units.mean) / units.std)
+        slopes, level = lines.fit(y)
+        return cls(*units.undone(slopes, level), _ranked(y - lines(slopes, level)))
+
+    @classmethod
+    def flat(cls, inputs: int, y: Matrix) -> Line:
+        """Return a line that ignores all its `inputs`: the mean of `y` (N,), and the distribution around it."""
+        return cls((0.0,) * inputs, float(y.mean()), _ranked(y - y.mean()))
+
+    def __call__(self, x: Matrix) -> Matrix:
+        """Return the predictions for rows with these inputs (N, G). (N,)"""
+        return predicted(x, self.weights, self.level)
+
+    def drawn(self, x: Matrix, number: int) -> Matrix:
+        """Draw numbers for rows with these inputs (N, G). `number` is part of the seed. (N,)"""
+        rank = np.random.default_rng([_DRAWING, number]).random(len(x))
+        return np.asarray(self(x) + np.interp(rank, np.linspace(0, 1, len(self.off)), self.off))
+
+    def check(self, inputs: int, name: str, which: str) -> None:
+        """Raise an error if the entry `name` of a file does not have one weight for each of the `inputs` inputs, which
+        are the matrix columns `which`."""
+        finite((self.level, *self.weights, *self.off), name)
+        if len(self.weights) != inputs or len(self.off) < 2:
+            raise FormatError(
+                f"{name}: expected {inputs} weights, one for each matrix column of {which}, and at least 2 quantiles, "
+                f"got {len(self.weights)} and {len(self.off)}"
+            )
+
+
+def _ranked(off: Matrix) -> tuple[float, ...]:
+    return tuple(np.quantile(off, np.linspace(0, 1, _RANKS)).tolist())

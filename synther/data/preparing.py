@@ -28,6 +28,7 @@ from synther.data.numbers import Continuous
 from synther.data.residuals import Regression
 from synther.data.rewards import with_exact_formula, with_formula
 from synther.data.scaling import Scaler, resolve_kinds
+from synther.data.sparse_rewards import with_sparse_reward
 from synther.data.tables import count_columns, ordered_columns, with_tables
 from synther.data.transitions import Transitions
 from synther.data.turning import with_turns
@@ -97,7 +98,7 @@ def prepare(
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
-        for with_more in (with_turns, with_held, with_clips, with_flags, with_formula):
+        for with_more in (with_turns, with_held, with_clips, with_flags, with_formula, with_sparse_reward):
             layout = with_more(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
@@ -107,7 +108,7 @@ def prepare(
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
     reward = [place.matrix.start for place in layout.places if place.field == "reward"]
-    shaped = reward if isinstance(layout.reward[0], Continuous) else []
+    shaped = reward if isinstance(layout.reward[0], Continuous) or layout.sparse else []
     regression = Regression(
         given,
         outcomes,

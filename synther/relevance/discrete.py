@@ -83,7 +83,7 @@ class Group:
                 if place.field in given and (is_number or not is_own):
                     inputs += columns
                 if is_own and isinstance(place.kind, Spiked) and place.kind.tied not in ties:
-                    flags += columns[1:]  # whether the column stays; tied columns stay together
+                    flags += columns[1:]  # whether the column stays, or the reward is the usual one
                     ties.add(place.kind.tied)
                 if not is_own or is_number or place.field in skipped or (place.field, place.source.start) in decided:
                     continue
@@ -283,7 +283,7 @@ def _sample(rows: Transitions, seed: int) -> Transitions:
 def _plain(layout: Layout) -> Layout:
     """Return a layout with a simpler matrix for the same rows: each column is a number, a flag, or part of a one-hot
     code. Whole numbers of few values, and outcomes that are drawn from tables, are one-hot too. Columns that often stay
-    as they are keep their flag."""
+    as they are, and rewards that are often the same, keep their flag."""
 
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Integer) and kind.high - kind.low < MOST_CATEGORIES:
@@ -295,5 +295,7 @@ def _plain(layout: Layout) -> Layout:
     held = {one.column for one in layout.held}
     pairs = zip(first_columns(layout.next_observation), layout.next_observation, kinds["next_observation"], strict=True)
     kinds["next_observation"] = tuple(full if column in held else simpler for column, full, simpler in pairs)
+    if layout.sparse is not None:
+        kinds["reward"] = layout.reward
     # The regressions of the held columns know the columns of the layout itself.
     return replace(simple, **kinds, held=tuple(replace(one, line=None) for one in layout.held))

@@ -462,7 +462,7 @@ def plain_layout(layout: Layout) -> Layout:
 
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Spiked):
-            return Bounded(kind.low, kind.high)
+            return Bounded(*kind.bounds)
         return replace(kind, coding="onehot") if isinstance(kind, (Categorical, OneHot, Codebook)) else kind
 
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
@@ -471,7 +471,7 @@ def plain_layout(layout: Layout) -> Layout:
         kinds["next_observation"] = tuple((after | {one.column: before[one.column] for one in layout.held}).values())
     if layout.formula is not None:
         kinds["reward"] = (Continuous(),)
-    return replace(layout, **kinds, extra=(), held=(), formula=None)
+    return replace(layout, **kinds, extra=(), held=(), formula=None, sparse=None)
 
 
 def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Array]:

@@ -19,11 +19,11 @@ import torch
 from numpy.typing import ArrayLike
 
 from synther import compute, formats
+from synther.calibration.payouts import Payouts
 from synther.conditions import Conditions, RowConditions, check_streamed, compute_conditions, first_rows
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
-from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared, prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler

@@ -28,12 +28,12 @@ from torch import Tensor
 
 from synther import compute
 from synther.calibration.marginals import Corrections, Corrector, corrections
+from synther.calibration.payouts import Payouts
 from synther.calibration.rates import Calibration, class_weights, rebalanced, resampled
 from synther.conditions import ConditionSampler
 from synther.cores import cores
 from synther.data.decoding import Decoded, Decoder
 from synther.data.layout import Layout
-from synther.data.payouts import Payouts
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
 from synther.diffusion.config import DISTILLED, SamplerConfig

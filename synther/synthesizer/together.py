@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.calibration.marginals import MOST_ROWS, Quantiles, quantiles
+from synther.calibration.payouts import Payouts
 from synther.calibration.rates import Weights
 from synther.conditions import RowConditions
 from synther.data import termination
@@ -30,7 +31,6 @@ from synther.data.following import class_count, class_rows
 from synther.data.inference import MOST_CATEGORIES
 from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
-from synther.data.payouts import Payouts
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
@@ -141,7 +141,7 @@ def learn_regions(
     """Start a thread that learns how often terminals, and rewards of few values, occur in each region of the state
     space. Return None if trees decide them, or if there are none."""
     (kind,) = layout.reward
-    rewards: Sequence[float] = kind.spikes if isinstance(kind, Spiked) else ()
+    rewards: Sequence[float] = kind.spikes if isinstance(kind, Spiked) and layout.sparse is None else ()
     if isinstance(kind, (Binary, Codebook, Levels)) and class_count(kind) <= MOST_CATEGORIES:
         rewards = [value for (value,) in class_rows(kind)]
     decided = ending is not None and not ending.asks_for_reward(rows)

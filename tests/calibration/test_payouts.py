@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions
+from synther.calibration.payouts import Payouts, Usual
 from synther.calibration.rates import resampled
 from synther.data.layout import Layout
-from synther.data.payouts import Payouts, Usual
 from synther.errors import FormatError
 from synther.progress import Silent
 

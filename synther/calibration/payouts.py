@@ -1,8 +1,11 @@
-"""Rare large rewards (payouts): the network is fitted on them several times, and fewer of the generated ones are kept.
+"""Rare rewards (payouts): the network is fitted on them several times, and fewer of the generated ones are kept.
 
 For example, one row in seventy has a reward fifty times as large as the others. This is too rare for a network to learn
 where payouts occur and how large they are. So rows with a payout are repeated `times` times in the fit. The network
 then generates payouts too often by this factor, which importance weights of about 1 / `times` correct.
+
+Amounts of sparse rewards (data/sparse_rewards.py) are payouts too. Generated rows then have their real share even if
+they are not repeated.
 
 NOTE[paper]: the reference fits all rows alike.
 """
@@ -84,14 +87,15 @@ class Payouts:
 
         Layouts with special rewards of terminal rows are left out (termination.py and end_rewards.py handle these).
         """
-        if not isinstance(layout.reward[0], Continuous) or layout.pays_at_end:
-            return None
-        usual = Usual.of(rows.reward)
-        if usual is None:
+        if layout.sparse is not None:
+            usual: Usual | None = Usual(*(layout.sparse.usual,) * 3)
+        else:
+            usual = Usual.of(rows.reward) if isinstance(layout.reward[0], Continuous) else None
+        if usual is None or layout.pays_at_end:
             return None
         share = float(usual.exceeded(rows.reward).mean())
-        times = min(round(_SEEN / share), _MOST_TIMES)
-        if times <= 1:
+        times = max(1, min(round(_SEEN / share), _MOST_TIMES))
+        if times == 1 and layout.sparse is None:
             return None
         found, set_flags = cls(usual.low, usual.high, times, share, ()), np.zeros(len(layout.flag_names))
         for chunk in rows.chunks(_CHUNK):
@@ -100,7 +104,11 @@ class Payouts:
 
     def repeats(self, reward: Array) -> NDArray[np.int64]:
         """Return how many times each row takes part in the fit. (N,)"""
-        return np.where(Usual(self.low, 0.0, self.high).exceeded(reward), self.times, 1)
+        return np.where(self.paid(reward), self.times, 1)
+
+    def paid(self, reward: Array) -> NDArray[np.bool_]:
+        """Return which rewards are payouts. (N,)"""
+        return Usual(self.low, 0.0, self.high).exceeded(reward)
 
     @property
     def seen(self) -> float:
@@ -113,7 +121,7 @@ class Payouts:
 
         It is 1 / `times` for a perfect network. For this one it is measured by the `reward` (N,) of generated rows.
         """
-        generated = float(np.mean(self.repeats(reward) > 1))
+        generated = float(np.mean(self.paid(reward)))
         if not 0 < generated < 1:
             return 1 / self.times
         odds = self.share * (1 - generated) / (generated * (1 - self.share))
@@ -126,7 +134,7 @@ class Payouts:
         relative to other rows, as for a perfect network, and all weights are scaled to an average of 1.
         """
         kept = 1 / self.times if odds is None else odds
-        weight = np.where(self.repeats(reward) > 1, kept, 1.0)
+        weight = np.where(self.paid(reward), kept, 1.0)
         return weight * (1 + self.share * (self.times - 1)) if odds is None else weight
 
     def to_json(self) -> dict[str, Any]:
@@ -135,8 +143,8 @@ class Payouts:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Payouts:
         found: Payouts = checked(entry, cls, "payouts")
-        if not found.low < found.high or found.times < 1 or not 0 < found.share < 1:
+        if not found.low <= found.high or found.times < 1 or not 0 < found.share < 1:
             raise FormatError(
-                f"payouts: expected low < high, times of at least 1 and a share between 0 and 1, got {entry}"
+                f"payouts: expected low <= high, times of at least 1 and a share between 0 and 1, got {entry}"
             )
         return found
