@@ -98,8 +98,10 @@ def prepare(
     if layout.can_be_priced and layout.formula is None:
         layout = replace(layout, terminal_reward=0.0 if at_end else terminal_reward, at_end=at_end)
     if residuals != "none":
-        for with_more in (with_turns, with_held, with_clips, with_flags, with_formula, with_sparse_reward):
+        for with_more in (with_turns, with_held, with_clips, with_flags, with_formula):
             layout = with_more(layout, rows)
+    if residuals == "bent":
+        layout = with_sparse_reward(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]

@@ -328,7 +328,8 @@ def resolve_kinds(layout: Layout, scaling: str | Mapping[str, str]) -> tuple[str
 
     `scaling` is one scaling for all columns, or a dict. The keys of a dict are names of columns ("observation[3]"),
     fields ("reward") or "default", and are looked up in this order. Without a default, all other columns get
-    "standard".
+    "standard". Circular observations and actions get "quantile" instead of "blend", because the density of a circle
+    does not fall off at the ends of its range, and a network would make it do so.
     """
     chosen = {"default": scaling} if isinstance(scaling, str) else {"default": "standard", **scaling}
     _check_kinds(chosen.values())
@@ -339,7 +340,10 @@ def resolve_kinds(layout: Layout, scaling: str | Mapping[str, str]) -> tuple[str
                 f"scaling: unknown name {name!r}: expected default, {', '.join(ROW_FIELDS)} "
                 f"or a column such as {(layout.source_names or ROW_FIELDS)[0]}"
             )
-    return tuple(
+    kinds = [
         chosen.get(name, chosen.get(field, chosen["default"])) if scaled else "none"
         for name, field, scaled in zip(layout.names, layout.fields, layout.scaled_columns, strict=True)
-    )
+    ]
+    for column in layout.circles:
+        kinds[column] = "quantile" if kinds[column] == "blend" else kinds[column]
+    return tuple(kinds)

@@ -94,8 +94,9 @@ def test_other_rewards_are_not_sparse(change):
     assert prepared(rows).layout.sparse is None
 
 
-def test_paper_has_no_sparse_rewards():
-    assert prepared(shop(), residuals="none").layout.sparse is None
+@pytest.mark.parametrize("residuals", ["none", "linear"])
+def test_only_small_networks_get_amounts(residuals):
+    assert prepared(shop(), residuals).layout.sparse is None
 
 
 def test_few_amounts_have_no_regression():

@@ -15,6 +15,7 @@ from synther.data.kinds import Continuous, Integer, Levels, Wrapped, from_json, 
 from synther.data.layout import Layout
 from synther.data.numbers import Numbers
 from synther.data.preparing import prepare
+from synther.data.scaling import resolve_kinds
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
@@ -203,3 +204,11 @@ def test_a_gpu_wraps_as_a_cpu():
     matrix = torch.linspace(-30, 30, 1_001, dtype=torch.float64).repeat(2, 1)
     cpu, gpu = (Numbers([ANGLE, Continuous()], [0, 1], torch.device(name)) for name in ("cpu", "cuda"))
     torch.testing.assert_close(gpu(matrix.cuda()).cpu(), cpu(matrix))
+
+
+def test_circles_are_not_blended():
+    """Their density does not fall off at the ends of their range."""
+    layout = Layout.infer(turning(), spikes=True)
+    kinds = dict(zip(layout.names, resolve_kinds(layout, "blend"), strict=True))
+    assert [kinds[name] for name in ("observation[0]", "observation[1]", "action[0]")] == ["quantile", "blend", "blend"]
+    assert set(resolve_kinds(layout, "standard")) == {"standard"}
