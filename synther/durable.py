@@ -21,6 +21,7 @@ from synther.errors import ConfigError, Unwritable
 _HOST = "".join(letter if letter.isalnum() else "_" for letter in gethostname())
 
 
+_OF_FILES = (".npz", ".hdf5", ".h5", ".parquet", ".csv", ".safetensors", ".pt", ".html", ".json", ".png")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -143,7 +144,12 @@ def _flush(path: Path) -> None:
 
 
 def check_folder(folder: Path, advice: str) -> Path:
-    """Return `folder`, or its nearest parent that exists. Raise an error with `advice` if that is a file."""
+    """Return `folder`, or its nearest parent that exists. Raise an error with `advice` if that is a file.
+
+    A new folder that is named like a file, such as rows.npz, is an error too.
+    """
+    if folder.suffix.lower() in _OF_FILES and not folder.exists():
+        raise ConfigError(f"{folder} would be a folder, but is named like a file: choose {folder.with_suffix('')}")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise ConfigError(f"{there} is a file: {advice}")

@@ -79,6 +79,7 @@ FITTING = {
     "upsample good.npz --out run --samples 0": "at least 1",
     "upsample good.npz --out taken": "taken contains files that do not belong to this run",
     "upsample good.npz --out good.npz": "good.npz is a file",
+    "upsample good.npz --out new.npz": "choose new",
     "upsample one.npz --out run": "cannot be fitted on 1 row",
 }
 SAMPLING = {
@@ -101,6 +102,7 @@ SAMPLING = {
     "inspect truncated.safetensors": "truncated.safetensors is not a safetensors file, or it is truncated",
 }
 ASSESSING = {
+    "assess good.npz good.npz --out report.html": "choose report",
     "assess good.npz good.npz --out taken/thesis.tex": "thesis.tex",
     "assess good.npz good.npz --out r --env-id Nowhere-v0": "Nowhere-v0",
     "assess good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5",
