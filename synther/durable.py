@@ -21,6 +21,7 @@ from synther.errors import ConfigError, Unwritable
 _HOST = "".join(letter if letter.isalnum() else "_" for letter in gethostname())
 
 
+# Suffixes that a new folder may not have.
 _OF_FILES = (".npz", ".hdf5", ".h5", ".parquet", ".csv", ".safetensors", ".pt", ".html", ".json", ".png")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
