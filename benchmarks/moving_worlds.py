@@ -1,6 +1,7 @@
 """Worlds with continuous dynamics, for `structures.py`: a goal that does not move, an angle, stacked frames, contact
 forces that are 0 together, prices with relative changes, an arm of two links, beams of a distance sensor that almost
-determine each other, sensors that round, a boat with a compass, a wall, and a speed that is paid in full inside a zone.
+determine each other, sensors that round, a boat with a compass, a wall, a speed that is paid in full inside a zone, and
+a finger that seldom touches the object it should push.
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -32,6 +33,7 @@ SHAKES = np.array([0.3, 1 / 256, 0.7])  # std of the noise of each sensor
 PULLS = np.array([[1.0, 0.5], [0.02, -0.01], [0.4, 1.0]])  # effect of the two actions on each sensor
 KEEL, GUSTS = 3.0, 0.05  # std of what waves turn a boat by, in degrees, and of the noise of its speed
 HAVEN, CLOSE = np.array([1.0, -0.5]), 0.2  # a goal that is in no column, and the distance from it that ends an episode
+RADIUS = 0.12  # distance at which a finger touches an object
 ZONE, MARGIN = (1.0, 2.0), 1.0  # speeds that are paid in full, and how far beyond them the reward falls to 0
 RETURN, DRIFT = 0.05, 0.02  # std of the log growth of a price, and effect of the action on it
 
@@ -424,6 +426,38 @@ def measure_zone(rows: Transitions) -> Figures:
     }
 
 
+def push(seed: int) -> Transitions:
+    """Generate rows of a finger and of an object that moves only if the finger pushes it, which is rare."""
+    draw, many = np.random.default_rng(seed), ROWS // 50
+    finger, thing = draw.uniform(-1, 1, (2, many, 2))
+    parts = []
+    for _ in range(50):
+        action = np.clip(0.7 * draw.normal(size=(many, 2)), -1, 1)
+        moved = np.clip(finger + 0.1 * action + 0.01 * draw.normal(size=(many, 2)), -1, 1)
+        away = thing - moved
+        far = np.linalg.norm(away, axis=1, keepdims=True)
+        pushed = np.where(far < RADIUS, moved + away / far * RADIUS, thing)  # to where the finger just touches it
+        before, after = np.c_[finger, thing], np.c_[moved, pushed]
+        parts.append((before, action, -np.linalg.norm(pushed, axis=1), after, np.zeros(many, bool)))
+        finger, thing = moved, pushed
+    return rows_of(parts)
+
+
+def measure_push(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    moves = (before[:, 2:] != after[:, 2:]).any(1)
+    far = np.linalg.norm(after[:, :2] - before[:, 2:], axis=1)
+    asked = before[:, :2] + 0.1 * rows.action
+    inside = (np.abs(asked) < 0.95).all(1)
+    return {
+        "objects that move": share(moves),
+        "of these, touched": share(far < RADIUS + 0.01, moves),
+        "touched objects that move": share(moves, far < RADIUS - 0.01),
+        "noise of the finger / true": float((after[:, :2] - asked)[inside].std() / 0.01),
+        "error of the reward": float(np.abs(rows.reward + np.linalg.norm(after[:, 2:], axis=1)).mean()),
+    }
+
+
 WORLDS: Mapping[str, World] = {
     "goal": (goal, measure_goal),
     "pendulum": (pendulum, measure_pendulum),
@@ -436,4 +470,5 @@ WORLDS: Mapping[str, World] = {
     "boat": (boat, measure_boat),
     "wall": (wall, measure_wall),
     "zone": (zone, measure_zone),
+    "push": (push, measure_push),
 }

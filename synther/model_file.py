@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.calibration.marginals import RANKS, Quantiles, corrected_count
-from synther.calibration.payouts import Payouts
+from synther.calibration.rare_rows import RareRows
 from synther.calibration.rates import Calibration, Weights
 from synther.compute import read_tensors
 from synther.conditions import Conditions
@@ -131,8 +131,8 @@ class Fitted:
     """The probabilities of the discrete values in real rows, except for values that a tree decides or weights."""
     table: RowTable | None = None
     """The table from which rows are drawn, in a world of few states and actions. None if the network generates rows."""
-    payouts: Payouts | None = None
-    """Rare large rewards. The network generates more of them than there are in the real rows."""
+    rare: RareRows | None = None
+    """Rare rows. The network generates more of them than there are among the real rows."""
     conditions: Conditions = field(default_factory=Conditions)
     """The conditions that are inputs of the network."""
     shares: Weights = ()
@@ -180,8 +180,8 @@ class Fitted:
             "calibration": json.dumps(calibration.to_json()),
             "conditions": json.dumps(self.conditions.to_json()),
         }
-        if self.payouts is not None:
-            metadata["payouts"] = json.dumps(self.payouts.to_json())
+        if self.rare is not None:
+            metadata["rare"] = json.dumps(self.rare.to_json())
         if self.discrete is not None:
             metadata["discrete"] = json.dumps(self.discrete.skipped)
         if self.ensemble is not None:
@@ -233,7 +233,7 @@ class Fitted:
 
     def digest(self) -> str:
         """Return a hash of everything that affects generated rows."""
-        parts = (self.scaler, self.ending, self.usual_reward, self.regions, self.payouts)
+        parts = (self.scaler, self.ending, self.usual_reward, self.regions, self.rare)
         described: list[Any] = [layout_json.to_json(self.layout), *(part and part.to_json() for part in parts)]
         if self.conditions.count:
             described.append(self.conditions.to_json())
@@ -338,11 +338,11 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     discrete = None
     if discrete_tensors is not None:
         discrete = DiscreteLaw.restored(layout, stored("discrete", tuple[str, ...]), discrete_tensors)
-    payouts_entry = stored("payouts", otherwise="null")
-    payouts = None if payouts_entry is None else Payouts.from_json(payouts_entry)
-    if payouts is not None and len(payouts.rates) not in flags:
-        raise ValueError("its payouts do not match its columns")
-    learned = ending, usual, regions, discrete, table, payouts
+    rare_entry = stored("rare", otherwise="null")
+    rare = None if rare_entry is None else RareRows.from_json(rare_entry)
+    if rare is not None and len(rare.rates) not in flags:
+        raise ValueError("its rare rows do not match its columns")
+    learned = ending, usual, regions, discrete, table, rare
     fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *quantiles)
     if ensemble_tensors is not None:
         fitted.ensemble = Ensemble.restored(layout, stored("ensemble"), ensemble_tensors)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from synther.assess import learners
 from synther.assess.features import Features
 from synther.assess.metrics import Figure
-from synther.calibration.payouts import Usual
+from synther.calibration.rare_rows import Usual
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]

@@ -199,8 +199,8 @@ class Calibration:
     """Lines that give columns the real distribution. They are applied before anything else."""
     start_corrections: Corrections = ()
     """The same for the first rows of episodes."""
-    payout_odds: float = 1.0
-    """Importance weight of a row with a payout, relative to a row without one."""
+    rare_odds: float = 1.0
+    """Importance weight of a rare row, relative to other rows."""
 
     @property
     def every_correction(self) -> Corrections:
@@ -233,7 +233,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
-        entry |= {} if self.payout_odds == 1 else {"payout_odds": self.payout_odds}
+        entry |= {} if self.rare_odds == 1 else {"rare_odds": self.rare_odds}
         more = {"weights": self.weights, "regions": self.regions, "drawn": self.drawn}
         entry |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
         lines = {"corrections": self.corrections, "start_corrections": self.start_corrections}
@@ -243,9 +243,9 @@ class Calibration:
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
         stored = checked(entry, _Entry, "calibration")
         thresholds, odds = finite(stored["thresholds"], "calibration.thresholds"), stored["terminal_odds"]
-        payout_odds = stored.get("payout_odds", 1.0)
-        if not 0 < min(odds, payout_odds) <= max(odds, payout_odds) < np.inf:
-            raise DataError(f"terminal_odds and payout_odds: expected positive numbers, got {odds} and {payout_odds}")
+        rare_odds = stored.get("rare_odds", 1.0)
+        if not 0 < min(odds, rare_odds) <= max(odds, rare_odds) < np.inf:
+            raise DataError(f"terminal_odds and rare_odds: expected positive numbers, got {odds} and {rare_odds}")
         weights, regions = stored.get("weights", ()), stored.get("regions", ())
         if not all(0 < weight < np.inf for table in (*weights, *regions) for weight in table):
             raise DataError("weights and regions of a calibration: expected positive numbers")
@@ -254,13 +254,13 @@ class Calibration:
             raise DataError("drawn of a calibration: expected a mean and a positive std for each table")
         lines = stored.get("corrections", ()), stored.get("start_corrections", ())
         corrections, start_corrections = (tuple(map(Correction.from_json, found)) for found in lines)
-        return cls(thresholds, odds, weights, regions, drawn, corrections, start_corrections, payout_odds)
+        return cls(thresholds, odds, weights, regions, drawn, corrections, start_corrections, rare_odds)
 
 
 class _Entry(TypedDict):
     thresholds: tuple[float, ...]
     terminal_odds: float
-    payout_odds: NotRequired[float]
+    rare_odds: NotRequired[float]
     weights: NotRequired[Weights]
     regions: NotRequired[Weights]
     drawn: NotRequired[Weights]

@@ -39,7 +39,7 @@ from synther.schema import checked, finite
 if TYPE_CHECKING:
     from synther.data.layout import Layout
 
-_FEWEST_STAY, _FEWEST_MOVE = 0.02, 0.02  # smallest share of rows in which a column stays, and in which it changes
+_FEWEST_STAY = 0.02  # smallest share of rows in which a column stays
 _MOST_CLIPPED = 0.1  # largest share of the rows in which a column of few values is at an end of its range
 _FEWEST_TOLD = 0.02  # smallest share of rows with each value of a flag that decides whether a column stays
 _MOST_OTHERS = 0.9  # and largest share of the other rows in which the column stays
@@ -121,7 +121,7 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
         )
         stays = here == there
         moves = (there - here)[~stays]
-        is_often = _FEWEST_STAY <= stays.mean() <= 1 - _FEWEST_MOVE and _stands_out(stays, moves)
+        is_often = stays.mean() >= _FEWEST_STAY and _stands_out(stays, moves)
         if column not in told and not is_often:
             continue
         line, knows = _line(layout, sample(), column, told.get(column))
@@ -138,7 +138,8 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
             float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=first + number,
             usual=float(moves.mean()), by_flag=True,
         )  # fmt: skip
-        held.append(kept if _follows(layout, sample(), column) else replace(kept, line=line))
+        drawn = line or Line.flat(len(layout.given_columns), moves)
+        held.append(kept if _follows(layout, sample(), column) else replace(kept, line=drawn))
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from synther import compute, formats
-from synther.calibration.payouts import Payouts
+from synther.calibration.rare_rows import RareRows
 from synther.conditions import Conditions, RowConditions, check_streamed, compute_conditions, first_rows
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
@@ -242,11 +242,11 @@ class Synthesizer:
         discrete = None
         if counted and table is None:
             discrete = learn_discrete(rows, prepared.layout, ending, usual, regions, self.settings.fit.steps)
-        # With a condition, payouts must occur as often as the requested value of the condition requires.
+        # With a condition, rare rows must occur as often as the requested value of the condition requires.
         oversampled = data.starts and table is None and not is_conditioned
-        payouts = Payouts.find(rows, prepared.layout) if oversampled else None
+        rare = RareRows.find(rows, prepared.layout) if oversampled else None
         return Task(
-            rows, prepared, matrix, weights, held_out_rows, ending, usual, regions, discrete, table, payouts, conditions
+            rows, prepared, matrix, weights, held_out_rows, ending, usual, regions, discrete, table, rare, conditions
         )
 
     def _analyse(self, rows: Transitions, start: Synthesizer | None) -> tuple[Prepared, TerminationTree | None]:
@@ -293,7 +293,7 @@ class Synthesizer:
         rows, prepared = task.rows, task.prepared
         device, data = compute.describe(self.device), fingerprint(task.all_rows)
         record = FitRecord(len(task.all_rows), result.steps, result.seconds, device, self.seed, data, result.history)
-        moments = Moments.of(task.matrix if task.payouts is None else task.matrix[torch.from_numpy(task.learned)]).cpu()
+        moments = Moments.of(task.matrix if task.rare is None else task.matrix[torch.from_numpy(task.learned)]).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
         regions = None if task.regions is None else task.regions.result()
         if usual is not None and task.ending is not None and not task.ending.asks_for_reward(rows):
@@ -302,7 +302,7 @@ class Synthesizer:
         conditions = Conditions() if task.conditions is None else task.conditions.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
-            regions, discrete, task.table, task.payouts, conditions, shares_of(rows, prepared.layout),
+            regions, discrete, task.table, task.rare, conditions, shares_of(rows, prepared.layout),
             *real_quantiles(task),
         )  # fmt: skip
         report_overfitting(self.settings.fit, self.record.history)

@@ -2,9 +2,9 @@
 
 The rows of a network differ from the real rows in small ways, and these differences depend on the sampler. So a few
 rows are generated first, and corrections are measured on them: the starting noise (so that means and covariances are
-right), corrections of single columns, thresholds of flags, and weights of rows (so that terminals, payouts and discrete
-values are as frequent as in the real rows). The corrections are kept with the model. Then any number of rows is
-generated block by block.
+right), corrections of single columns, thresholds of flags, and weights of rows (so that terminals, rare rows and
+discrete values are as frequent as in the real rows). The corrections are kept with the model. Then any number of rows
+is generated block by block.
 
 Read `Drawing.blocks` first (how rows are generated and weighted), then `_calibrated` (how corrections are measured).
 """
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from synther import compute
 from synther.calibration.marginals import Corrections, Corrector, corrections
-from synther.calibration.payouts import Payouts
+from synther.calibration.rare_rows import RareRows
 from synther.calibration.rates import Calibration, class_weights, rebalanced, resampled
 from synther.conditions import ConditionSampler
 from synther.cores import cores
@@ -135,7 +135,7 @@ class Drawing:
         generator. They do not pull rows with a condition towards the average of all rows.
         """
         model = self.model
-        targets = model.rates, model.shares, model.regions, model.discrete, model.payouts, model.layout.following
+        targets = model.rates, model.shares, model.regions, model.discrete, model.rare, model.layout.following
         corrected = any(targets) or self._corrects_quantiles
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
@@ -199,18 +199,18 @@ class Drawing:
                 taken[: count - block * block_rows]
             ]  # a copy, because the next block reuses the memory of `rows`
 
-        if in_order and self.model.payouts is not None:
-            payouts = self.model.payouts
-            return (self._in_order(payouts, seed, b, generator(b))[: count - b * block_rows] for b in numbers)
+        if in_order and self.model.rare is not None:
+            rare = self.model.rare
+            return (self._in_order(rare, seed, b, generator(b))[: count - b * block_rows] for b in numbers)
         table, layout = self.model.table, self.layout
         if table is not None:
             return (table.draw(min(block_rows, count - b * block_rows), layout, generator(b)) for b in numbers)
         return self._finished(seed, numbers, finish)
 
-    def _in_order(self, payouts: Payouts, seed: int, block: int, draw: np.random.Generator) -> Transitions:
+    def _in_order(self, rare: RareRows, seed: int, block: int, draw: np.random.Generator) -> Transitions:
         """Generate a block of rows with given columns, in which each row must stay in its place.
 
-        The network generates too many payouts. So each row is accepted with the probability of its weight, and
+        The network generates too many rare rows. So each row is accepted with the probability of its weight, and
         generated again otherwise (rejection sampling).
         """
         tries, size = list[Transitions](), self.sampler.block_rows
@@ -219,15 +219,15 @@ class Drawing:
             try_seed = np.random.default_rng([_REDRAWING, seed, len(tries)]).integers(2**31) if tries else seed
             rows = self.decoder(self.sampler.draw(int(try_seed), block)).rows
             last[~accepted] = len(tries)
-            accepted |= draw.random(size) < payouts.weights(rows.reward, self.calibration.payout_odds)
+            accepted |= draw.random(size) < rare.weights(rows, self.calibration.rare_odds)
             tries.append(rows[np.arange(size)])  # a copy, because the next block reuses the memory of `rows`
         return Transitions.concatenate(tries)[last * size + np.arange(size)]
 
     def _weight(self, calibration: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
         """Return the weight with which each row is resampled (N,). None if all weights are equal."""
         model, weights = self.model, list[NDArray[np.float64]]()
-        if model.payouts is not None:
-            weights.append(model.payouts.weights(rows.reward, calibration.payout_odds))
+        if model.rare is not None:
+            weights.append(model.rare.weights(rows, calibration.rare_odds))
         reweighting = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
         if reweighting is not None:
             weights.append(reweighting.weights(rows))
@@ -343,20 +343,20 @@ class Drawing:
                 raw = decoder.raw(matrix)
                 flags.append(decoder.flags(raw).t().cpu().numpy())
                 numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
-            rates = model.rates if model.payouts is None else model.payouts.rates
+            rates = model.rates if model.rare is None else model.rare.rates
             result = result.cutting(rates, np.concatenate(flags), model.layout)
         if model.layout.following:
             every = np.concatenate(numbers)
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
             result = replace(result, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
-        if "terminal" not in names and not any((model.shares, model.regions, model.discrete, model.payouts)):
+        if "terminal" not in names and not any((model.shares, model.regions, model.discrete, model.rare)):
             return result
         decoder, draw = self._decoder(result), np.random.default_rng(seed)
         decoded = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in decoded])
-        if model.payouts is not None:
-            result = replace(result, payout_odds=model.payouts.odds(rows.reward))
+        if model.rare is not None:
+            result = replace(result, rare_odds=model.rare.odds(rows))
         if model.discrete is not None and self._is_own:
             weight = self._weight(result, rows)
             weighted = rows if weight is None else rows[resampled(weight, draw)]
@@ -401,7 +401,7 @@ class Drawing:
         # With 5,000 events, a rate is known to 1.4 %. Rates of 0 and 1 need no rows, for example those of a flag that
         # is set only in next observations.
         rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
-        rates += [] if self.model.payouts is None else [self.model.payouts.seen]
+        rates += [] if self.model.rare is None else [self.model.rare.seen]
         rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self._uncorrected.block_rows)
         if not self._is_own:  # a sampler that is used once should not take as long as the calibration after a fit

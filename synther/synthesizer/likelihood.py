@@ -32,8 +32,8 @@ def nats(model: Fitted, noise: NoiseConfig, rows: Transitions, steps: int) -> ND
             scaled = scaled.to(model.network.frequencies.device)
             likelihood = _scaled_likelihood(denoise, scaled, noise, model.conditions, steps)
             correction = model.scaler.log_slope(matrix) - matrix[:, model.layout.logarithmic].sum(1)
-            if model.payouts is not None:  # the network generates more payouts than `sample` returns
-                correction += np.log(model.payouts.weights(chunk.reward))
+            if model.rare is not None:  # the network generates more rare rows than `sample` returns
+                correction += np.log(model.rare.weights(chunk))
             parts.append(likelihood.double().cpu().numpy() + correction)
     return np.concatenate(parts)
 

@@ -57,7 +57,7 @@ def with_window(task: Task, stored: StoredRows, sample: Sample, condition: Any, 
     )
     figures = f"{len(stored):,}", len(stored.files.paths), f"{pace.rows:,}", f"{len(sample.rows):,}"
     log.info("streaming %s rows of %d files: %s in memory at a time, columns analysed on %s random rows", *figures)
-    return replace(task, stored=stored, window=window, payouts=None)
+    return replace(task, stored=stored, window=window, rare=None)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.calibration.marginals import MOST_ROWS, Quantiles, quantiles
-from synther.calibration.payouts import Payouts
+from synther.calibration.rare_rows import RareRows
 from synther.calibration.rates import Weights
 from synther.conditions import RowConditions
 from synther.data import termination
@@ -75,8 +75,8 @@ class Task:
     table: RowTable | None = None
     """The table from which rows will be drawn, in a world of few states and actions. None if a network generates
     them."""
-    payouts: Payouts | None = None
-    """Rare large rewards, which take part in the fit several times."""
+    rare: RareRows | None = None
+    """Rows that take part in the fit several times."""
     conditions: RowConditions | None = None
     """The conditions of each row."""
     stored: StoredRows | None = None
@@ -87,18 +87,18 @@ class Task:
     @property
     def repeats(self) -> NDArray[np.int64] | None:
         """How many times each row takes part in the fit (N,). None if every row takes part once."""
-        of_payouts = None if self.payouts is None else self.payouts.repeats(self.rows.reward)
+        of_rare = None if self.rare is None else self.rare.repeats(self.rows)
         of_starts = None if self.window is not None or self.conditions is None else self.conditions.repeats
-        if of_payouts is None or of_starts is None:
-            return of_payouts if of_starts is None else of_starts
-        return of_payouts * of_starts
+        if of_rare is None or of_starts is None:
+            return of_rare if of_starts is None else of_starts
+        return of_rare * of_starts
 
     @property
     def learned(self) -> NDArray[np.int64]:
-        """The numbers of the rows with the distribution that the network learns: rows with payouts occur several times.
+        """The numbers of the rows with the distribution that the network learns: rare rows occur several times.
         Episode starts occur once, because they are a condition of the network."""
         every = np.arange(len(self.rows))
-        return every if self.payouts is None else every.repeat(self.payouts.repeats(self.rows.reward))
+        return every if self.rare is None else every.repeat(self.rare.repeats(self.rows))
 
     @property
     def all_rows(self) -> Transitions | StoredRows:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.calibration.payouts import Payouts
+from synther.calibration.rare_rows import RareRows
 from synther.data import layout_json
 from synther.data.numbers import Spiked
 from synther.data.preparing import Prepared, prepare
@@ -112,13 +112,13 @@ def test_few_amounts_have_no_regression():
 def test_sales_are_drawn_at_their_real_share():
     """They are weighted even if they are too frequent to be repeated in the fit."""
     rows = shop()
-    payouts = Payouts.find(rows, prepared(rows).layout)
-    assert payouts is not None
-    assert payouts.times == 1
-    assert (payouts.paid(rows.reward) == (rows.reward != 0)).all()
-    assert payouts.odds(rows.reward) == pytest.approx(1)
-    twice = np.concatenate([rows.reward, rows.reward[rows.reward != 0]])
-    assert payouts.odds(twice) == pytest.approx(0.5, rel=0.01)
+    rare = RareRows.find(rows, prepared(rows).layout)
+    assert rare is not None
+    assert rare.times == 1
+    assert (rare.among(rows) == (rows.reward != 0)).all()
+    assert rare.odds(rows) == pytest.approx(1)
+    twice = Transitions.concatenate([rows, rows[rows.reward != 0]])
+    assert rare.odds(twice) == pytest.approx(0.5, rel=0.01)
 
 
 def test_the_law_of_discrete_values_knows_who_buys():

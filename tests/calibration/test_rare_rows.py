@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions
-from synther.calibration.payouts import Payouts, Usual
+from synther.calibration.rare_rows import RareRows, Usual
 from synther.calibration.rates import resampled
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.errors import FormatError
 from synther.progress import Silent
 
@@ -25,8 +27,8 @@ def world(count: int = 6_000, seed: int = 0) -> Transitions:
     return Transitions(state, action, paid, 0.9 * state, np.zeros(count, bool))
 
 
-def found(rows: Transitions) -> Payouts | None:
-    return Payouts.find(rows, Layout.infer(rows, spikes=True))
+def found(rows: Transitions) -> RareRows | None:
+    return RareRows.find(rows, Layout.infer(rows, spikes=True))
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +37,16 @@ def rows() -> Transitions:
 
 
 @pytest.fixture(scope="module")
-def payouts(rows) -> Payouts:
+def rare(rows) -> RareRows:
     there = found(rows)
     assert there is not None
     return there
 
 
-def test_prizes_are_payouts(rows, payouts):
-    np.testing.assert_array_equal(payouts.repeats(rows.reward) > 1, rows.reward > PRIZE / 2)
-    assert payouts.times == 4
-    assert payouts.share == pytest.approx(SHARE, rel=0.01)
+def test_prizes_are_payouts(rows, rare):
+    np.testing.assert_array_equal(rare.among(rows), rows.reward > PRIZE / 2)
+    assert rare.times == 4
+    assert rare.share == pytest.approx(SHARE, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +63,10 @@ def test_other_rewards_have_none(rows, change):
     assert found(replace(rows, reward=change(rows, np.random.default_rng(1)))) is None
 
 
-def test_weights_undo_repeats(rows, payouts):
+def test_weights_undo_repeats(rows, rare):
     """Whatever is measured on the rows that a fit sees has, weighted, the mean that it has in the real rows."""
-    seen = rows[np.arange(len(rows)).repeat(payouts.repeats(rows.reward))]
-    weight = payouts.weights(seen.reward)
+    seen = rows[np.arange(len(rows)).repeat(rare.repeats(rows))]
+    weight = rare.weights(seen)
     assert weight.mean() == pytest.approx(1)
     for measured, real in ((seen.observation, rows.observation), (seen.reward, rows.reward)):
         np.testing.assert_allclose(np.average(measured, axis=0, weights=weight), real.mean(0), atol=1e-9)
@@ -77,17 +79,17 @@ def test_flags_are_as_frequent_as_in_what_a_fit_sees(rows):
     here = np.column_stack([rows.observation, rows.reward > PRIZE / 2])
     flagged = Transitions(here, rows.action, rows.reward, here, rows.terminal)
     layout = Layout.infer(flagged, spikes=True)
-    there = Payouts.find(flagged, layout)
+    there = RareRows.find(flagged, layout)
     assert there is not None
     seen = SHARE * there.times / (1 + SHARE * (there.times - 1))
     assert dict(zip(layout.flag_names, there.rates, strict=True))["observation[2]"] == pytest.approx(seen, rel=0.01)
 
 
-def test_a_file_keeps_them_and_wrong_ones_are_refused(payouts):
-    assert Payouts.from_json(payouts.to_json()) == payouts
+def test_a_file_keeps_them_and_wrong_ones_are_refused(rare):
+    assert RareRows.from_json(rare.to_json()) == rare
     for wrong in ({"low": 99.0}, {"times": 0}, {"share": 2.0}, {"rates": "x"}):
         with pytest.raises(FormatError):
-            Payouts.from_json({**payouts.to_json(), **wrong})
+            RareRows.from_json({**rare.to_json(), **wrong})
 
 
 def short(rows: Transitions) -> Synthesizer:
@@ -112,15 +114,15 @@ def test_a_model_draws_them_at_their_real_share_and_place(model, rows, tmp_path)
     assert again.sample(500, seed=3, progress=False).equals(model.sample(500, seed=3, progress=False))
 
 
-def test_odds_bring_payouts_to_their_real_share(payouts, rows):
+def test_odds_bring_payouts_to_their_real_share(rare, rows):
     """Of a perfect network one in four is taken. One that makes half as many payouts keeps twice as many of them."""
-    seen = rows.reward[np.arange(len(rows)).repeat(payouts.repeats(rows.reward))]
-    assert payouts.odds(seen) == pytest.approx(1 / payouts.times)
-    assert np.mean(payouts.repeats(seen) > 1) == pytest.approx(payouts.seen)
-    fewer = seen[(payouts.repeats(seen) == 1) | (np.arange(len(seen)) % 3 > 0)]
-    weight = payouts.weights(fewer, payouts.odds(fewer))
-    assert np.average(fewer > PRIZE / 2, weights=weight) == pytest.approx(payouts.share)
-    assert payouts.odds(np.zeros(10)) == 1 / payouts.times
+    seen = rows[np.arange(len(rows)).repeat(rare.repeats(rows))]
+    assert rare.odds(seen) == pytest.approx(1 / rare.times)
+    assert rare.among(seen).mean() == pytest.approx(rare.seen)
+    fewer = seen[~rare.among(seen) | (np.arange(len(seen)) % 3 > 0)]
+    weight = rare.weights(fewer, rare.odds(fewer))
+    assert np.average(fewer.reward > PRIZE / 2, weights=weight) == pytest.approx(rare.share)
+    assert rare.odds(rows[rows.reward < PRIZE / 2]) == 1 / rare.times
 
 
 def test_outcomes_of_given_rows_pay_as_often_as_real_ones(rows):
@@ -131,27 +133,27 @@ def test_outcomes_of_given_rows_pay_as_often_as_real_ones(rows):
     given = {"observation": np.tile([0.2, -0.3], (6_000, 1)), "action": np.zeros((6_000, 1))}
     drawn = model.sample(given=given, seed=0, progress=False)
     assert drawn.equals(model.sample(given=given, seed=0, progress=False))
-    odds = model._drawing("teacher", Silent()).calibration.payout_odds
-    model._fitted = replace(model._model, payouts=None)
+    odds = model._drawing("teacher", Silent()).calibration.rare_odds
+    model._fitted = replace(model._model, rare=None)
     raw = np.mean(model.sample(given=given, seed=1, progress=False).reward > PRIZE / 2)
     assert raw > 2 * SHARE
     assert np.mean(drawn.reward > PRIZE / 2) == pytest.approx(raw * odds / (raw * odds + 1 - raw), abs=0.006)
 
 
-def test_likelihoods_are_those_of_rows_as_they_are_drawn(model, rows, payouts):
+def test_likelihoods_are_those_of_rows_as_they_are_drawn(model, rows, rare):
     own = model.log_likelihood(rows[:300])
-    model._fitted, fitted = replace(model._model, payouts=None), model._model
+    model._fitted, fitted = replace(model._model, rare=None), model._model
     try:
         of_network = model.log_likelihood(rows[:300])
     finally:
         model._fitted = fitted
-    np.testing.assert_allclose(own - of_network, np.log(payouts.weights(rows[:300].reward)), atol=1e-6)
+    np.testing.assert_allclose(own - of_network, np.log(rare.weights(rows[:300])), atol=1e-6)
 
 
 def test_rows_that_are_asked_for_by_a_condition_are_not_shown_more_often(rows):
     small = {"network": {"width": 16, "depth": 1}, "fit": {"steps": 5}, "sampler": {"steps": 2}}
     asked = Synthesizer("laptop", device="cpu", **small).fit(rows, condition="reward", progress=False)
-    assert asked._model.payouts is None
+    assert asked._model.rare is None
 
 
 def test_normal_rewards_are_not_exceeded():
@@ -163,3 +165,37 @@ def test_normal_rewards_are_not_exceeded():
     assert usual is not None
     assert usual.exceeded(heavy).mean() == pytest.approx(0.01, rel=0.1)
     assert usual.beyond(heavy)[~usual.exceeded(heavy)].max() == 0
+
+
+def pushed(count: int = 12_000, seed: int = 0) -> Transitions:
+    """A finger, and an object that moves in one row of a hundred: if the finger is beside it."""
+    draw = np.random.default_rng(seed)
+    finger, thing, action = draw.uniform(-1, 1, count), draw.uniform(-1, 1, count), draw.uniform(-1, 1, count)
+    moved = np.where(np.abs(finger - thing) < 0.01, thing + 0.3 * action, thing)
+    here, there = np.c_[finger, thing], np.c_[finger + 0.1 * action + 0.01 * draw.normal(size=count), moved]
+    return Transitions.of(
+        observation=here, action=action[:, None], reward=draw.normal(size=count), next_observation=there
+    )
+
+
+def test_moves_of_what_seldom_moves_are_rare():
+    rows = pushed()
+    layout = prepare(rows, "quantile", "onehot", True, residuals="bent").layout
+    assert [one.column for one in layout.held] == [1]
+    rare = RareRows.find(rows, layout)
+    assert rare is not None
+    assert rare.moves == (1,)
+    assert rare.times == 8
+    moves = rows.observation[:, 1] != rows.next_observation[:, 1]
+    np.testing.assert_array_equal(rare.among(rows), moves)
+    assert rare.share == pytest.approx(moves.mean())
+    assert RareRows.from_json(json.loads(json.dumps(rare.to_json()))) == rare
+
+
+def test_what_seldom_moves_does_so_at_its_real_share_and_where_it_is_touched():
+    rows = pushed()
+    drawn = short(rows).sample(20_000, seed=1, progress=False)
+    moves, real = (each.observation[:, 1] != each.next_observation[:, 1] for each in (drawn, rows))
+    assert moves.mean() == pytest.approx(real.mean(), rel=0.3)
+    apart = np.abs(drawn.observation[:, 0] - drawn.observation[:, 1])
+    assert np.median(apart[moves]) < 0.2 * np.median(apart)
