@@ -420,7 +420,8 @@ class Synthesizer:
         `condition="start"` generates episode starts.
 
         With `like`, each row starts as one of these rows. Noise is added to it and removed again. A `strength` near 0
-        changes the rows little. With strength 1, the result does not depend on the given rows.
+        changes the rows little. With strength 1, the result does not depend on the given rows. By default there are as
+        many rows as in `like`.
 
         A `guide` moves rows towards a policy (`policy_guide`), towards actions that a critic values highly
         (`value_guide`), or along a user-defined gradient. See guides.py. Guides need actions that are numbers.

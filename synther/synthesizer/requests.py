@@ -50,9 +50,11 @@ class Requests:
     relabel: Relabel | None = None
 
     def count(self, count: int | None) -> int:
-        """Return the number of rows to generate. With `given`, this is the number of given rows."""
+        """Return the number of rows to generate. With `given`, this is the number of given rows, and with `like` by
+        default too."""
         if not self.given:
-            return check_count(count)
+            like = len(self.like) if isinstance(self.like, Transitions) and len(self.like) else None
+            return check_count(like if count is None else count)
         given = len(np.atleast_1d(np.asarray(next(iter(self.given.values())))))
         if count not in (None, given):
             raise ConfigError(f"given: there are {given} rows, but the count is {count}: leave the count out")

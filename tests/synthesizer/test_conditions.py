@@ -119,6 +119,7 @@ def test_rows_like_given_ones_are_the_nearer_the_weaker_the_noise(model, real):
         gaps = np.abs(rows.observation[:, None, 0] - given.observation[None, :, 0])
         gaps = gaps + np.abs(rows.action[:, None, 0] - given.action[None, :, 0])
         distances.append(np.median(gaps.min(1)))
+    assert len(model.sample(like=given, progress=False)) == len(given)
     assert distances[0] < 0.05
     assert distances[0] < distances[1] < distances[2]
     for wrong in ({"strength": 0.0}, {"strength": 1.5}):
