@@ -68,14 +68,14 @@ class Encoder:
             put_changes(layout, matrix, sources)
         if layout.clips and sources.keys() >= {*PAIR, "action"}:
             self._unclip(matrix)
-        if layout.sparse is not None and sources.keys() >= {*PAIR, "action", "reward"}:
-            layout.sparse.put_amounts(layout, matrix, sources["reward"][:, 0])
+        if layout.sparse is not None and sources.keys() >= {*ROW_FIELDS}:
+            layout.sparse.put_amounts(layout, matrix, sources["reward"][:, 0], sources["terminal"][:, 0])
         for column in layout.columns_of("reward"):  # no column if a formula gives the exact reward
             if layout.terminal_reward and sources.keys() >= {"reward", "terminal"}:
                 matrix[:, column] -= layout.terminal_reward * sources["terminal"][:, 0]
             if layout.formula is not None and sources.keys() >= {*PAIR, "action", "reward"}:
                 matrix[:, column] -= layout.formula(as_fields(sources)).numpy()
-            if layout.at_end is not None and sources.keys() >= {"reward", "terminal"}:
+            if layout.at_end is not None and layout.sparse is None and sources.keys() >= {"reward", "terminal"}:
                 ends = sources["terminal"][:, 0]
                 paid = sources["reward"][ends, 0]
                 matrix[ends, column] = 0.0 if layout.formula is not None else layout.at_end.spread(paid)

@@ -428,8 +428,9 @@ class Layout:
 
     @property
     def can_be_priced(self) -> bool:
-        """Whether terminal rows may have an extra reward: the reward is a plain number, and terminal a flag."""
-        return isinstance(self.reward[0], Continuous | Derived) and isinstance(self.terminal[0], Binary)
+        """Whether terminal rows may have another reward: rewards are plain numbers or sparse, and terminals flags."""
+        is_plain = isinstance(self.reward[0], Continuous | Derived) or self.sparse is not None
+        return is_plain and isinstance(self.terminal[0], Binary)
 
     @property
     def pays_at_end(self) -> bool:

@@ -24,7 +24,7 @@ from synther.data.kind import Kind, first_columns
 from synther.data.lattices import Grid
 from synther.data.layout import Layout
 from synther.data.lines import ROWS_PER_WEIGHT
-from synther.data.numbers import Continuous
+from synther.data.numbers import Continuous, Spiked
 from synther.data.residuals import Regression
 from synther.data.rewards import with_exact_formula, with_formula
 from synther.data.scaling import Scaler, resolve_kinds
@@ -100,8 +100,10 @@ def prepare(
     if residuals != "none":
         for with_more in (with_turns, with_held, with_clips, with_flags, with_formula):
             layout = with_more(layout, rows)
-    if residuals == "bent":
-        layout = with_sparse_reward(layout, rows)
+    if residuals == "bent" and isinstance(layout.reward[0], Spiked):
+        price = at_end if at_end is not None and len(at_end.values) == 1 else None
+        of_steps = layout if price is None else _with_reward_of_steps(layout, rows, coding, spikes, integers)
+        layout = with_sparse_reward(of_steps, rows, price) or layout
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given = [] if residuals == "none" else layout.given_columns
     outcomes = [column for column, field in enumerate(layout.fields) if field in ("reward", "next_observation")]
@@ -149,13 +151,18 @@ def _without_price(layout: Layout, rows: Transitions, coding: Coding, spikes: bo
 
     A reward that only terminal rows have may look like a spike. It is handled separately.
     """
-    if layout.can_be_priced:
-        return layout
+    changed = layout if layout.can_be_priced else _with_reward_of_steps(layout, rows, coding, spikes, integers)
+    return changed if changed.can_be_priced else layout
+
+
+def _with_reward_of_steps(
+    layout: Layout, rows: Transitions, coding: Coding, spikes: bool, integers: Integers
+) -> Layout:
+    """Return the layout with the kind of reward of the non-terminal rows."""
     reward = rows.reward[~rows.terminal]
     column, action = reward[:, None], np.zeros((len(reward), 1), np.float32)
     others = Layout.infer(Transitions(column, action, reward, column), coding, spikes, integers)
-    changed = replace(layout, reward=others.reward)
-    return changed if changed.can_be_priced else layout
+    return replace(layout, reward=others.reward)
 
 
 def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[np.float32], tuple[float, ...]]:

@@ -30,6 +30,7 @@ from synther.errors import FormatError
 from synther.schema import checked
 
 if TYPE_CHECKING:
+    from synther.data.end_rewards import EndRewards
     from synther.data.layout import Layout
 
 _FEWEST_USUAL = 0.1  # smallest share of rows with the usual reward
@@ -48,10 +49,18 @@ class SparseReward:
     line: Line
     """The amount, given observation, action and next observation."""
 
-    def put_amounts(self, layout: Layout, matrix: Matrix, reward: Array) -> None:
-        """Draw amounts for the rows with the usual `reward` (N,), and write them into `matrix` (N, D)."""
+    def put_amounts(self, layout: Layout, matrix: Matrix, reward: Array, terminal: Array) -> None:
+        """Draw amounts for the rows with the usual `reward` (N,), and write them into `matrix` (N, D).
+
+        If all `terminal` rows (N,) have the same reward, it is restored after decoding. They are like rows with the
+        usual reward.
+        """
         kind: Any = layout.reward[0]
-        usual, column = reward == reward.dtype.type(self.usual), layout.columns_of("reward")[0]
+        column, flag = layout.columns_of("reward")
+        usual = reward == reward.dtype.type(self.usual)
+        if layout.at_end is not None:
+            usual |= terminal
+            matrix[usual, flag] = 1.0
         amounts = self.line.drawn(matrix[usual][:, _inputs(layout)], layout.width)
         matrix[usual, column] = amounts.clip(kind.low, kind.high)
 
@@ -70,26 +79,30 @@ class SparseReward:
         return found
 
 
-def with_sparse_reward(layout: Layout, rows: Transitions) -> Layout:
-    """Return the layout in which the reward is an amount and a flag, if many rows have the same reward."""
+def with_sparse_reward(layout: Layout, rows: Transitions, at_end: EndRewards | None) -> Layout | None:
+    """Return the layout in which the reward is an amount and a flag. None if too few rows have the same reward.
+
+    With `at_end`, all terminal rows have the same reward. Then the amounts are those of the other rows.
+    """
     (kind,) = layout.reward
     if not isinstance(kind, Spiked) or len(kind.spikes) != 1:
-        return layout
+        return None
     (usual,) = kind.spikes
-    others = np.flatnonzero(rows.reward != rows.reward.dtype.type(usual))
+    has_amount = rows.reward != rows.reward.dtype.type(usual)
+    others = np.flatnonzero(has_amount if at_end is None else has_amount & ~rows.terminal)
     if not _FEWEST <= len(others) <= (1 - _FEWEST_USUAL) * len(rows):
-        return layout
+        return None
     amounts = rows.reward[others].astype(np.float64)
     low, high, gap = float(amounts.min()), float(amounts.max()), SPIKE_GAP * float(amounts.std())
     if low == high:
-        return layout
+        return None
     if len(others) > _MOST_ROWS:
         others = np.sort(np.random.default_rng(_CHOOSING).choice(others, _MOST_ROWS, replace=False))
     some = rows[others]
     x, y = layout.pack(some)[:, _inputs(layout)], some.reward.astype(np.float64)
     line = Line.fit(x, y) or Line.flat(x.shape[1], y)
     amount = Spiked(low, high, (usual,), gap, usual=float(amounts.mean()), by_flag=True)
-    return replace(layout, reward=(amount,), sparse=SparseReward(usual, line))
+    return replace(layout, reward=(amount,), sparse=SparseReward(usual, line), at_end=at_end)
 
 
 def _inputs(layout: Layout) -> list[int]:

@@ -99,6 +99,24 @@ def test_only_small_networks_get_amounts(residuals):
     assert prepared(shop(), residuals).layout.sparse is None
 
 
+def test_the_price_of_a_terminal_is_none_of_the_amounts():
+    rows = shop()
+    ended = rows.next_observation[:, 2] < -2
+    rows = replace(rows, terminal=ended, reward=np.where(ended, -100, rows.reward).astype(np.float32))
+    found = prepared(rows)
+    assert found.layout.sparse is not None
+    assert found.layout.at_end is not None
+    assert through_json(found.layout) == found.layout
+    assert found.layout.reward[0].bounds[0] >= 0
+    amounts = found.layout.pack(rows)[:, found.layout.columns_of("reward")[0]]
+    assert np.std(amounts - amount(rows)) == pytest.approx(NOISE, rel=0.1)
+    back = decoded(found, found.matrix).reward
+    np.testing.assert_array_equal(back == -100, ended)
+    np.testing.assert_allclose(back, rows.reward, atol=1e-4)
+    plain = plain_layout(found.layout)
+    np.testing.assert_allclose(plain.unpack(plain.pack(rows)).reward, rows.reward, atol=1e-4)
+
+
 def test_few_amounts_have_no_regression():
     rows = shop()
     kept = np.flatnonzero(rows.reward)[60:]
