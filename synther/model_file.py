@@ -340,7 +340,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         discrete = DiscreteLaw.restored(layout, stored("discrete", tuple[str, ...]), discrete_tensors)
     rare_entry = stored("rare", otherwise="null")
     rare = None if rare_entry is None else RareRows.from_json(rare_entry)
-    if rare is not None and len(rare.rates) not in flags:
+    width = layout.field_widths["observation"]
+    if rare is not None and (len(rare.rates) not in flags or max(rare.moves, default=-1) >= width):
         raise ValueError("its rare rows do not match its columns")
     learned = ending, usual, regions, discrete, table, rare
     fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *quantiles)

@@ -59,8 +59,8 @@ class DataConfig:
     reward, if thresholds explain this in the real rows. With "generated", the network generates both."""
     starts: bool = False
     """Show rare rows to the network more often during the fit, and sample them at their real share. These are episode
-    starts, which become a condition of the network, and rare rewards (calibration/rare_rows.py). Without this option a
-    fit may lose them."""
+    starts, which become a condition of the network, rare rewards, and moves of what seldom moves
+    (calibration/rare_rows.py). Without this option a fit may lose them."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")

@@ -469,7 +469,7 @@ def plain_layout(layout: Layout) -> Layout:
     if layout.held:  # next values again instead of changes
         before, after = by_column(layout.observation), by_column(kinds["next_observation"])
         kinds["next_observation"] = tuple((after | {one.column: before[one.column] for one in layout.held}).values())
-    if layout.formula is not None or layout.sparse is not None:
+    if layout.formula is not None:
         kinds["reward"] = (Continuous(),)
     return replace(layout, **kinds, extra=(), held=(), formula=None, sparse=None)
 

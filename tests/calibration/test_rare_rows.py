@@ -199,3 +199,15 @@ def test_what_seldom_moves_does_so_at_its_real_share_and_where_it_is_touched():
     assert moves.mean() == pytest.approx(real.mean(), rel=0.3)
     apart = np.abs(drawn.observation[:, 0] - drawn.observation[:, 1])
     assert np.median(apart[moves]) < 0.2 * np.median(apart)
+
+
+def test_a_file_whose_moves_are_in_no_column_is_refused(model, tmp_path):
+    path, fitted = tmp_path / "model.safetensors", model._model
+    assert fitted.rare is not None
+    model._fitted = replace(fitted, rare=replace(fitted.rare, moves=(2,)))
+    try:
+        model.save(path)
+    finally:
+        model._fitted = fitted
+    with pytest.raises(FormatError, match="rare rows"):
+        Synthesizer.load(path, device="cpu")
