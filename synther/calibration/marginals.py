@@ -11,7 +11,8 @@ First rows of episodes are often close to each other, and the line of all rows w
 of their own, if the network knows which rows they are.
 
 A column with a spike inside its range has a second column that marks the rows on the spike (numbers.py). Those rows are
-left out of its quantiles.
+left out of its quantiles, and are not moved. If a network blurs the marks, the rows with the largest marks count as
+such, as many as in the real rows. Columns that share a spike also share its mark: the mean of their marks.
 
 NOTE[paper]: the paper leaves values as the sampler makes them.
 """
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from synther.data.layout import Layout
 from synther.data.numbers import Real, Spiked
-from synther.data.quantiles import Line, Lines
+from synther.data.quantiles import Line, Lines, row_index
 from synther.data.scaling import Scaler
 from synther.data.values import Integer
 from synther.errors import FormatError
@@ -37,6 +38,9 @@ from synther.schema import checked, finite
 
 Quantiles = tuple[tuple[float, ...], ...]
 """For each column that may have a line, its quantiles at the levels RANKS. Empty for a column with too few rows."""
+
+Marks = tuple[tuple[int, ...], ...]
+"""For each spike inside the range of a column, the columns of the matrix whose mean is its mark."""
 
 RANKS = torch.special.ndtr(torch.linspace(-2.4, 2.4, 73, dtype=torch.float64)).numpy()
 """Levels of the quantiles, equally spaced in normal scores. Closer than 1 % to 0 or 1, there are too few rows to
@@ -47,6 +51,8 @@ _ROWS_APART = 200  # rows needed between neighbouring ranks in the middle; their
 _STRIDES = 1, 2, 4, 8, 12, 24  # with few rows, only every n-th rank is used
 _FEWEST = 50  # rows needed for a line, enough for a mean and a std
 _CLOSE_ENOUGH = 0.02  # a column without spikes is corrected only if its cumulative distribution is off by more
+_MARKED = 0.5  # mark above which a real row is on a spike
+_LEAST_MARKED, _MOST_MARKED = 0.25, 0.95  # limits of the mark above which a generated row is on a spike
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,10 @@ class Correction:
     """Generated quantiles."""
     to: tuple[float, ...]
     """Real quantiles."""
+    marks: Marks = ()
+    """The columns of the marks of its spikes."""
+    cut: float = _MARKED
+    """Rows with a larger mark are not moved."""
 
     @property
     def line(self) -> Line:
@@ -80,7 +90,7 @@ Corrections = tuple[Correction, ...]
 
 def quantiles(layout: Layout, scaler: Scaler, matrix: Tensor) -> Quantiles:
     """Return the quantiles of the columns that may have a line, given scaled real rows (N, D)."""
-    every = [_values(matrix, column, spikes) for column, spikes in _corrected(layout, scaler)]
+    every = [_values(matrix, column, marks, _MARKED) for column, marks in _corrected(layout, scaler)]
     return tuple(
         # NumPy computes many quantiles faster if the values are sorted.
         tuple(np.quantile(np.sort(values), RANKS).tolist()) if _stride(len(values)) else ()
@@ -88,24 +98,33 @@ def quantiles(layout: Layout, scaler: Scaler, matrix: Tensor) -> Quantiles:
     )
 
 
-def corrections(layout: Layout, scaler: Scaler, real: Quantiles, matrix: Tensor, *, every: bool = False) -> Corrections:
-    """Return corrections that give generated rows (N, D) the `real` quantiles, for the columns that are clearly off, or
-    for `every` column that may have a line."""
+def corrections(
+    layout: Layout, scaler: Scaler, real: Quantiles, matrix: Tensor, rates: Sequence[float] | None = None
+) -> Corrections:
+    """Return corrections that give generated rows (N, D) the `real` quantiles.
+
+    Columns that are nearly right are left out if the real `rates` of the layout's flags are given. Without them, all
+    columns that may have a line are corrected.
+    """
     spiked = {place.matrix.start for place in layout.places if isinstance(place.kind, Spiked)}
+    on_spikes = {} if rates is None else _shares_on_spikes(layout, rates)
     found = []
-    for (column, spikes), wanted in zip(_corrected(layout, scaler), real, strict=True):
-        values = _values(matrix, column, spikes)
+    for (column, marks), wanted in zip(_corrected(layout, scaler), real, strict=True):
+        cut = _cut(matrix, marks, on_spikes[column]) if marks and on_spikes else _MARKED
+        values = _values(matrix, column, marks, cut)
         stride = _stride(len(values))
         if not wanted or not stride or not np.isfinite(values).all():
             continue
+        if wanted[0] == wanted[-1]:  # other values are rarer than the outer ranks, and the line would remove them
+            continue
         values = np.sort(values)
         off = np.abs(np.searchsorted(values, wanted) / len(values) - RANKS).max()
-        if off <= _CLOSE_ENOUGH and column not in spiked and not every:
+        if off <= _CLOSE_ENOUGH and column not in spiked and rates is not None:
             continue
         at, to = np.quantile(values, RANKS)[::stride], np.array(wanted)[::stride]
         apart = np.diff(at, prepend=-np.inf) > np.spacing(np.abs(at).max())
         if apart.sum() > 1:
-            found.append(Correction(column, tuple(at[apart].tolist()), tuple(to[apart].tolist())))
+            found.append(Correction(column, tuple(at[apart].tolist()), tuple(to[apart].tolist()), marks, cut))
     return tuple(found)
 
 
@@ -128,12 +147,20 @@ class _QuantileMap:
     def __init__(self, found: Corrections, device: torch.device) -> None:
         self._columns = torch.tensor([one.column for one in found], dtype=torch.int64, device=device)
         self._lines = Lines([one.line for one in found], device) if found else None
+        self._marks = [
+            (place, [row_index(mark, device) for mark in one.marks], one.cut)
+            for place, one in enumerate(found)
+            if one.marks
+        ]
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the corrected rows (N, D)."""
         if self._lines is None:
             return rows
-        moved = self._lines.follow(rows.t()[self._columns].double())
+        before = rows.t()[self._columns].double()
+        moved = self._lines.follow(before)
+        for place, marks, cut in self._marks:
+            moved[place] = torch.where(_largest(rows, marks) > cut, before[place], moved[place])
         return rows.index_copy(1, self._columns, moved.t().to(rows.dtype))
 
 
@@ -142,27 +169,63 @@ def corrected_count(layout: Layout, scaler: Scaler) -> int:
     return len(_corrected(layout, scaler))
 
 
-def _corrected(layout: Layout, scaler: Scaler) -> Sequence[tuple[int, range]]:
-    """Return the matrix columns that may have a line, each with the columns of the spikes inside its range."""
+def _corrected(layout: Layout, scaler: Scaler) -> Sequence[tuple[int, Marks]]:
+    """Return the matrix columns that may have a line, each with the marks of the spikes inside its range."""
     if scaler.residuals is None:  # without a regression, outcomes would not follow the corrected observations
         return ()
-    free, found = set(scaler.residuals.free), []
+    free, shared, found = set(scaler.residuals.free), _shared_marks(layout), []
     on_spheres = {("observation", column) for sphere in layout.spheres for column in sphere.columns}
     for place in layout.places:
         column, kind = place.matrix.start, place.kind
         # Values on a circle or sphere are projected back onto it when rows are decoded, so they need no line.
         is_round = bool(kind.circle) or (place.field, place.source.start) in on_spheres
         if column in free and isinstance(kind, Real | Integer) and not is_round:
-            found.append((column, range(column + 1, place.matrix.stop)))
+            found.append((column, tuple(shared.get(mark, (mark,)) for mark in range(column + 1, place.matrix.stop))))
     return found
 
 
-def _values(matrix: Tensor, column: int, spikes: range) -> NDArray[np.float64]:
-    """Return the values of a column in the M rows that are on none of its spikes. (M,)"""
+def _shared_marks(layout: Layout) -> dict[int, tuple[int, ...]]:
+    """Return the columns of the marks of each shared spike, for each of these columns."""
+    groups: dict[tuple[str, int | None], list[int]] = {}
+    for place in layout.places:
+        kind = place.kind
+        if isinstance(kind, Spiked) and kind.shared in kind.inner:
+            mark = place.matrix.start + 1 + kind.inner.index(kind.shared)
+            groups.setdefault((place.field, kind.tied), []).append(mark)
+    return {mark: tuple(marks) for marks in groups.values() for mark in marks}
+
+
+def _values(matrix: Tensor, column: int, marks: Marks, cut: float) -> NDArray[np.float64]:
+    """Return the values of a column in the M rows that have no mark of its spikes above `cut`. (M,)"""
     values = matrix[:, column]
-    if spikes:
-        values = values[~(matrix[:, spikes.start : spikes.stop] > 0.5).any(1)]
+    if marks:
+        values = values[_largest(matrix, marks) <= cut]
     return np.asarray(values.double().cpu().numpy())
+
+
+def _largest(matrix: Tensor, marks: Sequence[Any]) -> Tensor:
+    """Return the largest of the `marks` in each row of the matrix (N, D). (N,)"""
+    return torch.stack([matrix[:, columns].mean(1) for columns in marks]).amax(0)
+
+
+def _shares_on_spikes(layout: Layout, rates: Sequence[float]) -> dict[int, float]:
+    """Return the share of the real rows that are on a spike inside the range, for each column with such spikes. `rates`
+    are the rates of the layout's flags."""
+    shares, remaining = dict[int, float](), iter(rates)
+    for place in layout.places:
+        own = [next(remaining) for _ in place.kind.thresholds]
+        if isinstance(place.kind, Spiked) and place.kind.inner:
+            inner = place.kind.inner
+            shares[place.matrix.start] = sum(
+                rate for spike, rate in zip(place.kind.spikes, own, strict=True) if spike in inner
+            )
+    return shares
+
+
+def _cut(matrix: Tensor, marks: Marks, share: float) -> float:
+    """Return the mark that a `share` of the generated rows (N, D) exceeds."""
+    largest = _largest(matrix, marks).double().cpu().numpy()
+    return float(np.clip(np.quantile(largest, 1 - share), _LEAST_MARKED, _MOST_MARKED))
 
 
 def _stride(rows: int) -> int:

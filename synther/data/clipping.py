@@ -105,7 +105,7 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
     candidates = {
         column: (kind.low if kind.low in kind.spikes else None, kind.high if kind.high in kind.spikes else None)
         for column, kind in after.items()
-        if isinstance(kind, Spiked) and len(kind.inner) < len(kind.spikes) and kind.tied is None
+        if isinstance(kind, Spiked) and len(kind.inner) < len(kind.spikes) and kind.shared in (None, *kind.inner)
     }
     if not candidates:
         return layout

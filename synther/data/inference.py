@@ -440,17 +440,21 @@ def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:
 
 
 def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
-    """Return the kinds `found`, with columns tied to each other if they have their only spike in the same rows of
-    `values`, a sample."""
-    groups: dict[Any, list[tuple[int, kinds.Spiked]]] = {}
+    """Return the kinds `found`, with columns tied to each other if they have a spike in the same rows of `values`, a
+    sample. If a column shares several of its spikes, the one that most columns share counts."""
+    groups: dict[bytes, dict[int, float]] = {}
     for place, (column, kind) in enumerate(zip(first_columns(found), found, strict=True)):
-        if isinstance(kind, kinds.Spiked) and len(kind.spikes) == 1:
-            (spike,) = kind.spikes
+        for spike in kind.spikes if isinstance(kind, kinds.Spiked) else ():
             rows = np.packbits(values[:, column] == spike).tobytes()
-            groups.setdefault((rows, spike == kind.low, spike == kind.high), []).append((place, kind))
-    for number, members in enumerate(group for group in groups.values() if len(group) > 1):
-        for place, kind in members:
-            found[place] = replace(kind, tied=number)
+            groups.setdefault(rows, {})[place] = spike
+    free = {place for members in groups.values() for place in members}
+    for number, members in enumerate(sorted(groups.values(), key=len, reverse=True)):
+        own = {place: spike for place, spike in members.items() if place in free}
+        if len(own) > 1:
+            free -= set(own)
+            for place, spike in own.items():
+                one: Any = found[place]
+                found[place] = replace(one, tied=number, tied_spike=None if len(one.spikes) == 1 else spike)
     return tuple(found)
 
 

@@ -175,6 +175,7 @@ class Layout:
         if integers == "categorical":
             observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
             reward = inference.finite(reward, sample["reward"], coding, rows, "reward")
+        spheres: tuple[Sphere, ...] = ()
         if spikes:
             steps = None if are_pairs else inference.steps(rows)
             if steps is not None:
@@ -187,6 +188,7 @@ class Layout:
                 observation = find_wrapped(observation, steps, seen["observation"], declared["observation"])
                 observation = find_logarithmic(observation, steps, seen["observation"])
             observation = inference.one_sided(observation, seen["observation"])
+            spheres = find_spheres(observation, sample["observation"], steps)
         inference.warn_of_integers(observation, sample["observation"])
         extra = []
         for name, array in first.extra.items():
@@ -210,7 +212,7 @@ class Layout:
             env_id=first.env_id,
             env_options=first.env_options,
             extra=tuple(extra),
-            spheres=find_spheres(observation, sample["observation"]) if spikes else (),
+            spheres=spheres,
         )
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -19,6 +19,7 @@ from synther.errors import DataError
 
 _CPU = torch.device("cpu")
 _SURE = -1.0, 2.0  # flags are clamped to this range before those of tied columns are averaged
+_FIRST = 1e9  # added to the flag of a spike that tied columns share, so that it is chosen before other spikes
 
 
 class Real(Kind):
@@ -144,8 +145,9 @@ class Spiked(Real):
     """Threshold of each spike's flag, 0.5 by default. The flag of a spike at an end of the range is 0 at that end and 1
     at one gap beyond."""
     tied: int | None = None
-    """Columns of a field with the same number have their spikes in the same rows, such as forces that are 0 together.
-    """
+    """Columns of a field with the same number have a spike in the same rows, such as forces that are 0 together."""
+    tied_spike: float | None = None
+    """This spike. None: the only one."""
     usual: float = 0.0
     """The number that the matrix holds in rows with a spike beyond the range."""
     by_flag: bool = False
@@ -163,6 +165,13 @@ class Spiked(Real):
     def inner(self) -> tuple[float, ...]:
         """The spikes with a column of their own: all that are not at an end of the range."""
         return tuple(spike for spike in self.spikes if spike not in (self.low, self.high))
+
+    @property
+    def shared(self) -> float | None:
+        """The spike that tied columns have in the same rows. None if the column is not tied."""
+        if self.tied is None:
+            return None
+        return self.spikes[0] if self.tied_spike is None else self.tied_spike
 
     @property
     def matrix_width(self) -> int:
@@ -298,13 +307,7 @@ class _Spikes:
         places, columns, spikes = zip(*inner, strict=True) if inner else ((), (), ())
         self._of_inner, self._inner_columns = row_index(places, device), row_index(columns, device)
         self._inner_spikes = column(spikes)
-        groups = [None if kind.tied is None else (field, kind.tied) for kind, field in zip(kinds, fields, strict=True)]
-        tied = [place for place, group in enumerate(groups) if group is not None and groups.count(group) > 1]
-        self._tied: tuple[Tensor, Tensor] | None = None
-        if tied:
-            same = torch.tensor([[float(groups[one] == groups[other]) for other in tied] for one in tied])
-            mean = (same / same.sum(1, keepdim=True)).to(device, torch.float64)
-            self._tied = torch.tensor(tied, device=device), mean
+        self._tied = _Tied.of(kinds, starts, fields, most, device)
         taken = [(place, number) for place, slot in enumerate(slots) for number in range(most + 2) if slot[number][2]]
         self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
 
@@ -317,9 +320,12 @@ class _Spikes:
         number = torch.where(number >= high, torch.minimum(2 * high - number, high - margin), number)
         number = number.clamp(self._low, self._high)
         # If several flags are above their cuts, the spike with the largest difference is chosen.
+        # But a spike that tied columns share is chosen whenever its flag is above its cut.
         highest = torch.zeros_like(number)
-        for at, cut, flag in zip(self._at, self._cuts, self._each_flag(matrix, value), strict=True):
+        for slot, (at, cut, flag) in enumerate(zip(self._at, self._cuts, self._each_flag(matrix, value), strict=True)):
             above = flag - cut
+            if self._tied is not None:
+                above += _FIRST * (self._tied.slots == slot) * (above > 0)
             number = torch.where(above > highest, at, number)
             highest = torch.maximum(highest, above)
         return number
@@ -341,23 +347,98 @@ class _Spikes:
 
     def _each_flag(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
         """Yield the flags of each slot. (C, N)"""
-        yield self._average_tied((self._low - value) / self._gap)
-        for at, inner in zip(self._at[1:-1], self._inner, strict=True):
-            flag = self._average_tied(matrix[inner])
-            # A threshold other than 0.5 changes which rows get the spike: the rows nearest to it come first.
-            far = self._average_tied((value - at).abs() / (4 * self._gap))
-            by_distance = torch.where(flag > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
-            yield torch.where((at < self._low) | (at > self._high) | self._by_flag, flag, by_distance)
-        yield self._average_tied((value - self._high) / self._gap)
+        shared = None if self._tied is None else self._tied.flags(matrix, value)
+        for slot, at in enumerate(self._at):
+            if slot == 0:
+                flag = (self._low - value) / self._gap
+            elif slot == len(self._at) - 1:
+                flag = (value - self._high) / self._gap
+            else:
+                mark = matrix[self._inner[slot - 1]]
+                flag = torch.where(
+                    (at < self._low) | (at > self._high) | self._by_flag,
+                    mark,
+                    _nearest_first(mark, value - at, self._gap),
+                )
+            yield flag if self._tied is None or shared is None else torch.where(self._tied.slots == slot, shared, flag)
 
-    def _average_tied(self, figures: Tensor) -> Tensor:
-        """Replace the figures (C, N) of tied columns by their mean, because such columns have their spike together."""
-        if self._tied is None:
-            return figures
-        places, mean = self._tied
-        figures = figures.clone()
-        figures[places] = mean @ figures[places].clamp(*_SURE)
-        return figures
+
+class _Tied:
+    """Computes the flag of a spike that tied columns have in the same rows: the mean of their flags."""
+
+    def __init__(
+        self, kinds: Sequence[Spiked], starts: Sequence[int], groups: Sequence[Any], inner: int, device: torch.device
+    ) -> None:
+        """`groups` names the group of each column, or is None. `inner` is the number of slots inside the range."""
+        tied = [place for place, group in enumerate(groups) if group is not None]
+        slots, at, columns, sides, marks = [-1] * len(kinds), [], [], [], []
+        for place in tied:
+            kind, start = kinds[place], starts[place]
+            spike: Any = kind.shared
+            at.append(spike)
+            side = -1.0 if spike == kind.low else float(spike == kind.high)
+            number = 0 if side else kind.inner.index(spike)
+            slots[place] = {-1.0: 0, 0.0: 1 + number, 1.0: 1 + inner}[side]
+            columns.append(start if side else start + 1 + number)
+            sides.append(side)
+            marks.append(kind.by_flag or not kind.low <= spike <= kind.high)
+
+        def column(values: Sequence[Any]) -> Tensor:
+            return torch.tensor(values, device=device)[:, None]
+
+        def mean(is_same: Callable[[int, int], bool]) -> Tensor:
+            same = torch.tensor(
+                [[float(is_same(one, other)) for other in range(len(tied))] for one in range(len(tied))]
+            )
+            return (same / same.sum(1, keepdim=True)).to(device, torch.float64)
+
+        self.slots = column(slots)
+        """The slot of the shared spike in each column (C, 1), or -1."""
+        self._places, self._columns = torch.tensor(tied, device=device), row_index(columns, device)
+        self._sides, self._is_mark = column(sides).double(), column(marks)
+        self._at, self._gap = column(at).double(), column([kinds[place].gap for place in tied]).double()
+        self._mean = mean(lambda one, other: groups[tied[one]] == groups[tied[other]])
+        self._inner_mean = mean(
+            lambda one, other: (
+                one == other or (groups[tied[one]] == groups[tied[other]] and not sides[one] and not sides[other])
+            )
+        )
+
+    @classmethod
+    def of(
+        cls,
+        kinds: Sequence[Spiked],
+        starts: Sequence[int],
+        fields: Sequence[str | None],
+        inner: int,
+        device: torch.device,
+    ) -> _Tied | None:
+        """Return None if no column is tied to another one."""
+        groups = [None if kind.tied is None else (field, kind.tied) for kind, field in zip(kinds, fields, strict=True)]
+        groups = [None if groups.count(group) == 1 else group for group in groups]
+        return cls(kinds, starts, groups, inner, device) if any(groups) else None
+
+    def flags(self, matrix: Tensor, value: Tensor) -> Tensor:
+        """Return the flag of each column's shared spike, for columns (D, N) of the matrix and their numbers `value`
+        (C, N). Columns that are not tied have 0. (C, N)"""
+        away = value[self._places] - self._at
+        mark, far = (
+            self._inner_mean @ each.clamp(*_SURE) for each in (matrix[self._columns], away.abs() / (4 * self._gap))
+        )
+        inside = torch.where(self._is_mark, mark, _nearest_first(mark, 4 * self._gap * far, self._gap))
+        flag = torch.where(self._sides == 0, inside, self._sides * away / self._gap)
+        shared = torch.zeros_like(value)
+        shared[self._places] = self._mean @ flag.clamp(*_SURE)
+        return shared
+
+
+def _nearest_first(mark: Tensor, away: Tensor, gap: Tensor) -> Tensor:
+    """Return the flag of a spike that has a column of its own, the `mark`. The number is `away` from the spike.
+
+    A threshold other than 0.5 changes which rows get the spike: the rows nearest to it come first.
+    """
+    far = away.abs() / (4 * gap)
+    return torch.where(mark > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
 
 
 def _slots(kind: Spiked, inner: int) -> list[tuple[float, float, bool]]:

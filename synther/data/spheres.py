@@ -3,6 +3,10 @@
 The sum of their squares is the same in all rows. A network generates each column with an independent error, so the
 generated length is slightly wrong. Generated vectors are rescaled to the right length and keep their direction.
 
+Episodes may begin with another length. For example, Gymnasium's Ant and Humanoid begin with noise in their quaternion,
+and the simulator normalises it in the first step. So the length may also be the same in all next observations alone.
+Then it must be the same in most of the observations.
+
 NOTE[paper]: the reference does not rescale such columns.
 """
 
@@ -10,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.kind import Kind, Matrix, first_columns
@@ -22,7 +27,11 @@ from synther.data.quantiles import row_index
 from synther.errors import FormatError
 from synther.schema import checked
 
+if TYPE_CHECKING:
+    from synther.data.inference import Steps
+
 _TOLERANCE = 1e-3  # relative deviation of the sum of squares that is allowed in every row; float16 has three digits
+_MOST_STARTS = 0.2  # maximum share of observations with another length, if next observations have none
 _FIRST_LOOK = 32  # number of rows that are looked at first, and rule out nearly all candidates
 _FAR = 64  # two columns of a pair are less than this many columns of real numbers apart
 _LONGEST = 4  # maximum number of columns of a vector: a quaternion
@@ -36,6 +45,11 @@ class Sphere:
     columns: tuple[int, ...]
     radius: float
     """The length of the vector."""
+
+    def differs(self, values: Matrix) -> NDArray[np.bool_]:
+        """Return which rows (N, W) have another length. (N,)"""
+        squares, wanted = np.square(values[:, self.columns]).sum(1), self.radius**2
+        return np.asarray(np.abs(squares - wanted) > 2 * _TOLERANCE * wanted)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,11 +67,23 @@ class Sphere:
         return found
 
 
-def find_spheres(kinds: Sequence[Kind], values: Matrix) -> tuple[Sphere, ...]:
+def find_spheres(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> tuple[Sphere, ...]:
     """Find the spheres among the columns of an observation. No column is in two spheres.
 
-    `kinds` are the kinds of the columns, and `values` (N, W) is a sample of observations.
+    `kinds` are the kinds of the columns, and `values` (N, W) is a sample of observations and next observations. `steps`
+    are a sample of rows, or None if next observations are not modelled.
     """
+    found = _spheres(kinds, values)
+    if steps is not None:
+        for sphere in _spheres(kinds, steps.after):
+            is_free = not any(set(sphere.columns) & set(one.columns) for one in found)
+            if is_free and sphere.differs(steps.before).mean() <= _MOST_STARTS:
+                found.append(sphere)
+    return tuple(sorted(found, key=lambda sphere: sphere.columns))
+
+
+def _spheres(kinds: Sequence[Kind], values: Matrix) -> list[Sphere]:
+    """Find the vectors of constant length in these rows (N, W)."""
     is_real = [isinstance(kind, Real) and not isinstance(kind, (Logarithmic, Wrapped)) for kind in kinds]
     columns = np.array(first_columns(kinds))[is_real]
     found: list[Sphere] = []
@@ -74,7 +100,7 @@ def find_spheres(kinds: Sequence[Kind], values: Matrix) -> tuple[Sphere, ...]:
         mean = float(total.mean())
         whole = round(mean)  # exactly 1, for example, although the sum of rounded numbers is 0.9998
         found.append(Sphere(tuple(vector), float(np.sqrt(whole if abs(mean - whole) < _TOLERANCE * mean else mean))))
-    return tuple(sorted(found, key=lambda sphere: sphere.columns))
+    return found
 
 
 def _candidates(squares: Matrix) -> Iterator[list[int]]:

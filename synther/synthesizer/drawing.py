@@ -378,7 +378,8 @@ class Drawing:
         (`begins`) are left out, because they have corrections of their own."""
         model = self.model
         usual = [rows if begin is None else rows[~begin] for rows, begin in zip(drawn, begins, strict=True)]
-        return corrections(model.layout, model.scaler, model.quantiles, torch.cat(usual)) if usual else ()
+        rates = model.rates if model.rare is None else model.rare.rates
+        return corrections(model.layout, model.scaler, model.quantiles, torch.cat(usual), rates) if usual else ()
 
     def _start_corrections(self) -> Corrections:
         """Return the corrections of episode starts. Empty if episode starts are not a condition."""
@@ -388,7 +389,7 @@ class Drawing:
         sampler = copy(self._uncorrected)
         sampler.asked = replace(conditions, starts=1.0)
         starts = sampler.draw(self._stream(_CALIBRATION), 0)
-        return corrections(model.layout, model.scaler, model.start_quantiles, starts, every=True)
+        return corrections(model.layout, model.scaler, model.start_quantiles, starts)
 
     @property
     def _is_own(self) -> bool:

@@ -95,3 +95,21 @@ def test_a_gpu_projects_as_a_cpu():
     matrix = torch.from_numpy(found.matrix) + 0.1
     cpu, gpu = (Decoder(found.layout, found.scaler, device=torch.device(name))(matrix).rows for name in ("cpu", "cuda"))
     np.testing.assert_allclose(gpu.observation, cpu.observation, rtol=1e-6, atol=1e-6)
+
+
+def episodes(share: float, *, clipped: bool = False) -> Transitions:
+    """A quaternion that has another length in a `share` of the observations, where episodes begin. With `clipped`, a
+    direction that is shorter in some rows instead, in observations and next observations alike."""
+    draw = np.random.default_rng(0)
+    before, after = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in draw.normal(size=(2, ROWS, 4)))
+    begins = draw.random(ROWS) < share
+    before[begins] *= draw.uniform(0.9, 1.1, (begins.sum(), 1))
+    if clipped:
+        after[draw.random(ROWS) < share] *= 0.5
+    return Transitions(before, draw.normal(size=(ROWS, 1)), draw.normal(size=ROWS), after)
+
+
+def test_episodes_may_begin_with_another_length():
+    assert Layout.infer(episodes(0.05), spikes=True).spheres == (Sphere((0, 1, 2, 3), 1.0),)
+    assert Layout.infer(episodes(0.3), spikes=True).spheres == ()
+    assert Layout.infer(episodes(0.05, clipped=True), spikes=True).spheres == (), "for example, a limited speed"

@@ -366,7 +366,7 @@ def touching() -> Transitions:
 def test_forces_that_are_0_together_stay_so():
     found = prepare(touching(), "standard", "onehot", True)
     kinds = found.layout.observation
-    assert [kind.tied for kind in kinds[:4]] == [0, 0, None, None], "the third is 0 at the other end of its range"
+    assert [kind.tied for kind in kinds[:4]] == [0, 0, 0, None], "the third is 0 at the other end of its range"
     assert through_json(found.layout) == found.layout
     assert np.array_equal(found.layout.unpack(found.layout.pack(touching())).observation, touching().observation)
     noise = np.random.default_rng(1).normal(size=found.matrix.shape)
@@ -375,13 +375,41 @@ def test_forces_that_are_0_together_stay_so():
     for field in ("observation", "next_observation"):
         zero = getattr(rows, field)[:, :4] == 0
         assert np.array_equal(zero[:, 0], zero[:, 1])
+        assert np.array_equal(zero[:, 0], zero[:, 2])
         assert 0.6 < zero[:, 0].mean() < 0.8
         assert np.mean(zero[:, 0] != zero[:, 3]) > 0.2
     assert np.mean((rows.observation[:, 0] == 0) != (rows.next_observation[:, 0] == 0)) > 0.2
     flags = found.layout.flags(packed)
-    names = found.layout.flag_names
-    one, other = (flags[:, names.index(f"observation[{column}]=0.0")] for column in (0, 1))
-    np.testing.assert_allclose(one, other)
+    names = [name.split("=")[0] for name in found.layout.flag_names]
+    one, *others = (flags[:, names.index(f"observation[{column}]")] for column in (0, 1, 2))
+    for other in others:
+        np.testing.assert_allclose(one, other)
+
+
+def contacts(draw: np.random.Generator) -> np.ndarray:
+    """Forces of one body, clipped to [-1, 1], the last one never negative. All are 0 without a contact."""
+    forces = np.concatenate([draw.normal(size=(6_000, 2)), np.exp(draw.normal(size=(6_000, 1)))], 1)
+    return (forces * (draw.random((6_000, 1)) < 0.3)).clip(-1, 1)
+
+
+def test_clipped_forces_that_are_0_together_stay_so():
+    draw = np.random.default_rng(0)
+    rows = Transitions(contacts(draw), draw.uniform(-1, 1, (6_000, 2)), draw.normal(size=6_000), contacts(draw))
+    found = prepare(rows, "standard", "onehot", True)
+    assert [(kind.spikes, kind.tied, kind.shared) for kind in found.layout.observation] == [
+        ((-1.0, 0.0, 1.0), 0, 0.0),
+        ((-1.0, 0.0, 1.0), 0, 0.0),
+        ((0.0, 1.0), 0, 0.0),
+    ]
+    assert through_json(found.layout) == found.layout
+    assert np.array_equal(found.layout.unpack(found.layout.pack(rows)).observation, rows.observation)
+    noise = np.random.default_rng(1).normal(size=found.matrix.shape)
+    made = found.layout.unpack(found.scaler.inverse(found.matrix + 0.1 * noise))
+    for real, other in ((rows.observation, made.observation), (rows.next_observation, made.next_observation)):
+        is_zero = other == 0
+        assert (is_zero.all(1) | ~is_zero.any(1)).all()
+        assert is_zero.mean() == pytest.approx((real == 0).mean(), abs=0.02)
+        assert np.mean(other == 1, axis=0) == pytest.approx(np.mean(real == 1, axis=0), abs=0.02)
 
 
 @pytest.mark.cuda
