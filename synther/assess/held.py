@@ -24,33 +24,49 @@ FEWEST = 0.005
 _NOTHING = 0.01  # a change below this share of the median change counts as none
 
 
-def figures(reference: Transitions, synthetic: Transitions, held_out: Transitions) -> dict[str, Figure]:
-    """Return `held_rate` of the worst column, or nothing if no column stays in a part of the reference rows."""
+def figures(
+    reference: Transitions,
+    synthetic: Transitions,
+    held_out: Transitions,
+    episodes: Array | None = None,
+    synthetic_episodes: Array | None = None,
+) -> dict[str, Figure]:
+    """Return `held_rate` of the worst column, or nothing if no column stays in a part of the reference rows.
+
+    `episodes` and `synthetic_episodes` are the episode numbers of reference and synthetic rows, if they are known. Rows
+    of one episode stay or change together, so shares are less certain than those of as many independent rows.
+    """
     worst: tuple[float, Figure] | None = None
     for column in range(reference.observation.shape[1]):
         change, values = _changes(reference, column), reference.observation[:, column]
         ends = float(values.min()), float(values.max())
-        if min(_share(reference, column, 0.0, ends), float(np.mean(change > 0))) < FEWEST:
+        if min(float(np.mean(_stays(reference, column, 0.0, ends))), float(np.mean(change > 0))) < FEWEST:
             continue
         least = _NOTHING * float(np.median(change[change > 0]))
-        known, value, real = (_share(rows, column, least, ends) for rows in (reference, synthetic, held_out))
-        # Real rows that differ from each other more than chance explains do so by their episodes.
-        chance = 2 * math.hypot(_error(value, len(synthetic)), _error(real, len(held_out))) + abs(real - known)
+        stays = [_stays(rows, column, least, ends) for rows in (reference, synthetic, held_out)]
+        known, value, real = (float(np.mean(each)) for each in stays)
+        like_rows = _error(stays[0], episodes) / _error(stays[0])
+        other = _error(stays[1]) * (1.0 if synthetic_episodes is None else like_rows)
+        chance = 2 * math.hypot(other, _error(stays[2]) * like_rows) + abs(real - known)
         off = abs(value - real) - chance
         if worst is None or off > worst[0]:
             worst = off, Figure(value, real, chance, detail=f"observation[{column}]")
     return {} if worst is None else {"held_rate": worst[1]}
 
 
-def _share(rows: Transitions, column: int, least: float, ends: tuple[float, float]) -> float:
-    """Return the share of rows in which a column changes by at most `least`, and is not at an end of its range."""
+def _stays(rows: Transitions, column: int, least: float, ends: tuple[float, float]) -> NDArray[np.bool_]:
+    """Return in which rows a column changes by at most `least`, and is not at an end of its range. (N,)"""
     values = rows.observation[:, column]
-    return float(np.mean((_changes(rows, column) <= least) & (values > ends[0]) & (values < ends[1])))
+    return np.asarray((_changes(rows, column) <= least) & (values > ends[0]) & (values < ends[1]))
 
 
-def _error(share: float, rows: int) -> float:
-    """Return the standard error of a share."""
-    return math.sqrt(share * (1 - share) / rows)
+def _error(stays: NDArray[np.bool_], episodes: Array | None = None) -> float:
+    """Return the standard error of the share of `stays` (N,). With `episodes` (N,), rows of different episodes are
+    independent, but not those of one episode."""
+    off = stays - stays.mean()
+    if episodes is not None:
+        off = np.bincount(episodes, off)
+    return math.sqrt(float(np.square(off).sum())) / len(stays)
 
 
 def _changes(rows: Transitions, column: int) -> Array:

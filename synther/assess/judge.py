@@ -263,7 +263,9 @@ class Comparison:
     @cached_property
     def held(self) -> Figures:
         """How often columns stay as they are."""
-        return held.figures(self.split.reference, self.split.synthetic, self.split.held_out)
+        split = self.split
+        known = split.reference_episodes, split.synthetic_episodes
+        return held.figures(split.reference, split.synthetic, split.held_out, *known)
 
     @cached_property
     def neighbours(self) -> Neighbours:
@@ -288,9 +290,8 @@ class Comparison:
             chance = 1 / math.sqrt(len(held_out))
             figures["coverage"] = Figure(covered[0].result(), covered[1].result(), chance)
         if split.episodes is not None:
-            starts = np.diff(split.episodes, prepend=-1) > 0
             real, generated = (rows.observation.reshape(len(rows), -1) for rows in (split.real, split.synthetic))
-            figures["start_coverage"] = Figure(start_coverage(real, starts, generated, device=self.device), 1.0)
+            figures["start_coverage"] = Figure(start_coverage(real, split.episodes, generated, device=self.device), 1.0)
         return Neighbours(figures, (near, near_real))
 
     @cached_property

@@ -32,6 +32,7 @@ MEMORISED_SHARE = 0.05
 _MOST_STARTS, _MOST_EXPECTED = 1_000, 100
 """Largest number of first observations in `start_coverage`, and of the neighbours of each."""
 
+_STARTS_TOGETHER = 16  # first observations whose distances to all rows are computed together
 _LIMIT = 1e4  # scaled values are clipped to this range, in stds
 _GROUP_ROWS = 128  # rows for which `nearest` keeps one approximate distance
 _BLOCK_ROWS = 16 * _GROUP_ROWS  # rows in one matrix product
@@ -123,24 +124,52 @@ def memorised(held_out: Array, synthetic: Array) -> tuple[float, float]:
     return float(np.mean(synthetic <= near)), float(np.mean(held_out <= near))
 
 
-def start_coverage(observation: Array, starts: Array, synthetic: Array, *, device: torch.device | str = "cpu") -> float:
+def start_coverage(
+    observation: Array, episodes: Array, synthetic: Array, *, device: torch.device | str = "cpu"
+) -> float:
     """Return the share of first observations of real episodes that have a synthetic observation nearby.
 
-    `starts` (n,) marks the first observations. The radius of "nearby" is the larger one of two distances: half the
-    distance to the nearest real observation that is not a first one, and the radius of the ball in which 5 synthetic
-    observations would lie if they were distributed like the real ones. Range 0 to 1; real rows reach 1.
+    `episodes` (n,) are the numbers of the episodes, in order. The radius of "nearby" is the larger one of two
+    distances: half the distance to the nearest real observation that is not a first one, and the radius of the ball
+    into which 5 episodes would come if the synthetic observations were distributed like the real ones. Range 0 to 1;
+    real rows reach 1.
+
+    The ball is measured in other episodes. Each episode may have something that no other has, such as its goal, and
+    then its own rows are nearer than any new ones.
     """
     standard = Standard.of(observation)
     known, others = (
         standard.scaled(rows, _LIMIT) * standard.varies.astype(np.float32) for rows in (observation, synthetic)
     )
-    centres = known[starts][:: -(-int(starts.sum()) // _MOST_STARTS)]
+    is_first = np.diff(episodes, prepend=-1) > 0
+    starts = np.flatnonzero(is_first)
+    chosen = np.arange(len(starts))[:: -(-len(starts) // _MOST_STARTS)]
+    centres = known[starts[chosen]]
     expected = math.ceil(BALL * len(known) / len(others))
-    count = min(expected + 1, len(known), _MOST_EXPECTED)  # + 1: the nearest row is the centre itself
-    radius = nearest(known, centres, count, device=device)[:, -1]
-    if not starts.all():
-        radius = np.maximum(radius, nearest(known[~starts], centres, device=device)[:, 0] / 2)
+    radius = np.zeros(len(centres))
+    if len(starts) > 1:
+        count = min(expected, len(starts) - 1, _MOST_EXPECTED)
+        radius = _distance_to_episodes(known, starts, chosen, count)
+    if not is_first.all():
+        radius = np.maximum(radius, nearest(known[~is_first], centres, device=device)[:, 0] / 2)
     return float(np.mean(nearest(others, centres, device=device)[:, 0] <= radius))
+
+
+def _distance_to_episodes(known: Array, starts: Array, chosen: Array, count: int) -> Array:
+    """Return the distances of first rows to the nearest row of the `count`-th nearest other episode. (m,)
+
+    `starts` (E,) are the first rows of the episodes in `known` (n, D), and `chosen` (m,) the episodes whose first rows
+    are meant.
+    """
+    rows = known.astype(np.float64)
+    squares, found = np.square(rows).sum(1), []
+    for part in np.array_split(chosen, -(-len(chosen) // _STARTS_TOGETHER)):
+        centres = rows[starts[part]]
+        apart = squares - 2 * centres @ rows.T + squares[starts[part], None]
+        nearest_rows = np.minimum.reduceat(apart, starts, axis=1)
+        nearest_rows[np.arange(len(part)), part] = np.inf
+        found.append(np.partition(nearest_rows, count - 1, axis=1)[:, count - 1])
+    return np.asarray(np.sqrt(np.maximum(np.concatenate(found), 0.0)))
 
 
 def coverage(centres: Array, reference: Array, others: Array, *, device: torch.device | str = "cpu") -> float:

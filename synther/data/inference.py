@@ -55,6 +55,8 @@ FAR_MORE = 4
 `MOST_SPIKES` most frequent ones."""
 STANDS_OUT = 20
 """A spike must be at least this many times as frequent as the other values on average."""
+TIED_APART = 0.02
+"""Columns have a spike together if they differ in at most this share of the rows with the spike, and of the others."""
 MOST_LEVELS = 4096
 """Maximum number of different values of a real column that is treated as quantised (kind `Levels`)."""
 LATTICE_HOLES = 2
@@ -441,14 +443,19 @@ def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:
 
 def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
     """Return the kinds `found`, with columns tied to each other if they have a spike in the same rows of `values`, a
-    sample. If a column shares several of its spikes, the one that most columns share counts."""
-    groups: dict[bytes, dict[int, float]] = {}
+    sample, but for a few. If a column shares several of its spikes, the one that most columns share counts."""
+    groups: list[tuple[NDArray[np.bool_], dict[int, float]]] = []
     for place, (column, kind) in enumerate(zip(first_columns(found), found, strict=True)):
         for spike in kind.spikes if isinstance(kind, kinds.Spiked) else ():
-            rows = np.packbits(values[:, column] == spike).tobytes()
-            groups.setdefault(rows, {})[place] = spike
-    free = {place for members in groups.values() for place in members}
-    for number, members in enumerate(sorted(groups.values(), key=len, reverse=True)):
+            rows = values[:, column] == spike
+            most = TIED_APART * min(np.count_nonzero(rows), np.count_nonzero(~rows))
+            group = next((own for known, own in groups if np.count_nonzero(known != rows) <= most), None)
+            if group is None:
+                groups.append((rows, {place: spike}))
+            else:
+                group.setdefault(place, spike)
+    free = {place for _, members in groups for place in members}
+    for number, members in enumerate(sorted((own for _, own in groups), key=len, reverse=True)):
         own = {place: spike for place, spike in members.items() if place in free}
         if len(own) > 1:
             free -= set(own)

@@ -56,3 +56,23 @@ def test_columns_that_always_or_never_change_are_ignored():
     always, never = shop(0, 1.0), shop(0, 0.0)
     assert figures(always, shop(1), always) == {}
     assert figures(never, shop(1), never) == {}
+
+
+def test_rows_of_one_episode_count_as_one():
+    """A body that lies on its back stays there for the rest of the episode."""
+
+    def ant(seed: int, lying: float) -> Transitions:
+        draw = np.random.default_rng(seed)
+        lies = np.repeat(draw.random(40) < lying, 150)
+        speed = draw.normal(size=6_000)
+        then = np.where(lies, speed, draw.normal(size=6_000))
+        return Transitions(speed[:, None], speed[:, None], speed, then[:, None])
+
+    episodes = np.arange(6_000) // 150
+    real, few, none = ant(0, 0.5), ant(1, 0.4), ant(3, 0.0)
+    alone = figures(real, few, ant(2, 0.5))["held_rate"]
+    assert abs(alone.value - alone.real) > alone.chance
+    together = figures(real, few, ant(2, 0.5), episodes, episodes)["held_rate"]
+    assert abs(together.value - together.real) < together.chance
+    missing = figures(real, none, ant(2, 0.5), episodes)["held_rate"]
+    assert abs(missing.value - missing.real) > missing.chance

@@ -141,22 +141,38 @@ class TestStartCoverage:
 
     def test_real_rows_and_rows_like_them_cover_all(self, observation):
         rows, starts = observation
-        assert start_coverage(rows, starts, rows) == 1
+        episodes = np.cumsum(starts) - 1
+        assert start_coverage(rows, episodes, rows) == 1
         alike = rows + np.random.default_rng(1).normal(0, 0.1, rows.shape)
-        assert start_coverage(rows, starts, alike) == 1
-        assert start_coverage(rows, starts, alike[::10]) == 1  # fewer rows, of which 4 are starts
-        assert start_coverage(rows, starts, rows[~starts]) == 0
+        assert start_coverage(rows, episodes, alike) == 1
+        assert start_coverage(rows, episodes, alike[::10]) == 1  # fewer rows, of which 4 are starts
+        assert start_coverage(rows, episodes, rows[~starts]) == 0
 
     def test_half_of_two_kinds_of_starts(self, observation):
         rows, starts = observation
         rows[200::200] += np.where(starts[200::200, None], 20, 0)
         far = starts & (rows[:, 0] > 10)
-        assert start_coverage(rows, starts, rows[~far]) == pytest.approx(1 - far.sum() / starts.sum())
+        episodes = np.cumsum(starts) - 1
+        assert start_coverage(rows, episodes, rows[~far]) == pytest.approx(1 - far.sum() / starts.sum())
 
     def test_starts_that_lie_among_the_other_rows(self):
         draw = np.random.default_rng(0)
         rows, others = draw.uniform(size=(2, 4_000, 3))
-        starts = np.arange(4_000) % 100 == 0
-        assert start_coverage(rows, starts, others) > 0.9
-        assert start_coverage(rows, starts, others[:400]) > 0.9
-        assert start_coverage(rows, np.ones(4_000, bool), others) > 0.9
+        episodes = np.arange(4_000) // 100
+        assert start_coverage(rows, episodes, others) > 0.9
+        assert start_coverage(rows, episodes, others[:400]) > 0.9
+        assert start_coverage(rows, np.arange(4_000), others) > 0.9
+
+    def test_a_goal_that_no_other_episode_has(self):
+        """Other real rows have other goals. None of them is as near as the rest of the episode."""
+        draw = np.random.default_rng(0)
+
+        def moment(episodes: int) -> np.ndarray:
+            goals = np.repeat(draw.uniform(size=(episodes, 2)), 100, 0)
+            steps = np.tile(np.arange(100) / 100, episodes)
+            return np.concatenate([goals, steps[:, None] + 0.01 * draw.normal(size=(len(goals), 1))], 1)
+
+        rows, episodes = moment(40), np.arange(4_000) // 100
+        assert start_coverage(rows, episodes, moment(40)) > 0.8
+        later = moment(40)
+        assert start_coverage(rows, episodes, later[later[:, 2] > 0.3]) < 0.2
