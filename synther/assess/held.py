@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.metrics import Figure
+from synther.assess.metrics import Figure, standard_error
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
@@ -33,8 +33,7 @@ def figures(
 ) -> dict[str, Figure]:
     """Return `held_rate` of the worst column, or nothing if no column stays in a part of the reference rows.
 
-    `episodes` and `synthetic_episodes` are the episode numbers of reference and synthetic rows, if they are known. Rows
-    of one episode stay or change together, so shares are less certain than those of as many independent rows.
+    `episodes` and `synthetic_episodes` are the episode numbers of reference and synthetic rows, if they are known.
     """
     worst: tuple[float, Figure] | None = None
     for column in range(reference.observation.shape[1]):
@@ -45,9 +44,10 @@ def figures(
         least = _NOTHING * float(np.median(change[change > 0]))
         stays = [_stays(rows, column, least, ends) for rows in (reference, synthetic, held_out)]
         known, value, real = (float(np.mean(each)) for each in stays)
-        like_rows = _error(stays[0], episodes) / _error(stays[0])
-        other = _error(stays[1]) * (1.0 if synthetic_episodes is None else like_rows)
-        chance = 2 * math.hypot(other, _error(stays[2]) * like_rows) + abs(real - known)
+        alone, error, error_real = (float(standard_error(each)) for each in stays)
+        by_episodes = float(standard_error(stays[0], episodes)) / alone
+        error *= 1.0 if synthetic_episodes is None else by_episodes
+        chance = 2 * math.hypot(error, by_episodes * error_real) + abs(real - known)
         off = abs(value - real) - chance
         if worst is None or off > worst[0]:
             worst = off, Figure(value, real, chance, detail=f"observation[{column}]")
@@ -58,15 +58,6 @@ def _stays(rows: Transitions, column: int, least: float, ends: tuple[float, floa
     """Return in which rows a column changes by at most `least`, and is not at an end of its range. (N,)"""
     values = rows.observation[:, column]
     return np.asarray((_changes(rows, column) <= least) & (values > ends[0]) & (values < ends[1]))
-
-
-def _error(stays: NDArray[np.bool_], episodes: Array | None = None) -> float:
-    """Return the standard error of the share of `stays` (N,). With `episodes` (N,), rows of different episodes are
-    independent, but not those of one episode."""
-    off = stays - stays.mean()
-    if episodes is not None:
-        off = np.bincount(episodes, off)
-    return math.sqrt(float(np.square(off).sum())) / len(stays)
 
 
 def _changes(rows: Transitions, column: int) -> Array:

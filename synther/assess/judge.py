@@ -400,7 +400,8 @@ class Comparison:
         errors = [self.physics.figures.get(name, _NONE).real for name in ("dynamics_error", "reward_error")]
         if self.simulator is not None and all(error is None or error < EXACT for error in errors):
             return {}
-        parts = spread.Parts(split.reference[:rows], split.synthetic[:rows], split.held_out)
+        known = [None if each is None else each[:rows] for each in (split.reference_episodes, split.synthetic_episodes)]
+        parts = spread.Parts(split.reference[:rows], split.synthetic[:rows], split.held_out, *known)
         return spread.figures(features, lesson, parts, spread.FitOptions(self.seed, self.device, self.pool))
 
     @cached_property

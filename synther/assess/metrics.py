@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from synther.assess.assessment import Better, Measure
 from synther.data.transitions import Transitions
@@ -34,6 +37,20 @@ class Figure(NamedTuple):
     """The column, pair of columns or problem behind the figure."""
     better: Better | None = None
     """The better direction, if it differs from `Metric.better`."""
+
+
+def standard_error(values: NDArray[Any], episodes: NDArray[Any] | None = None) -> NDArray[np.float64]:
+    """Return the standard error of the mean of `values` (n, ...).
+
+    With the `episodes` (n,) of the rows, only rows of different episodes are independent. Rows of one episode are often
+    alike, and then the mean is less certain than that of as many independent rows.
+    """
+    off = values - values.mean(axis=0)
+    if episodes is not None:
+        order = np.argsort(episodes, kind="stable")
+        first = np.flatnonzero(np.diff(episodes[order], prepend=-1))
+        off = np.add.reduceat(off[order], first, axis=0)
+    return np.asarray(np.sqrt(np.square(off).sum(axis=0)) / len(values))
 
 
 Compute = Callable[["Comparison"], Figure | None]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from synther.assess import learners, usefulness
 from synther.assess.features import Features
 from synther.assess.learners import Networks
-from synther.assess.metrics import Figure
+from synther.assess.metrics import Figure, standard_error
 from synther.assess.usefulness import Lesson
 from synther.data.transitions import Transitions
 
@@ -75,6 +75,10 @@ class Parts:
     real: Transitions
     synthetic: Transitions
     held_out: Transitions
+    episodes: Array | None = None
+    """Episode number of each real row, if it is known."""
+    synthetic_episodes: Array | None = None
+    """Episode number of each synthetic row, if it is known."""
 
 
 def figures(features: Features, lesson: Lesson, parts: Parts, options: FitOptions) -> dict[str, Figure]:
@@ -93,24 +97,20 @@ def figures(features: Features, lesson: Lesson, parts: Parts, options: FitOption
     classified = submit(information, *_groups(features, parts, (real, synthetic, held_out)), seed=seed, device=device)
     around_own_mean = model.standardised(parts.synthetic, lesson.synthetic)[:, noisy]
     names = [name for name, random in zip(_outcome_names(parts.real), noisy, strict=True) if random]
-    spreads = _of_random_columns(names, around_own_mean, real, synthetic, held_out)
-    (bits, chance), (bits_real, _) = classified.result()
-    return {**spreads, "outcome_information": Figure(bits, bits_real, chance)}
-
-
-def _of_random_columns(
-    names: list[str], around_own_mean: Array, real: Array, synthetic: Array, held_out: Array
-) -> dict[str, Figure]:
-    """Return the spread ratio and the prediction intervals.
-
-    All arguments are standardised residuals. `around_own_mean` are those of synthetic rows around the mean that
-    networks learned from synthetic rows. The others are around the mean learned from real rows.
-    """
-    ratio, error = spread_ratio(real, around_own_mean)
+    ratio, error = spread_ratio(real, around_own_mean, parts.episodes, parts.synthetic_episodes)
+    at = furthest(ratio, error)
     ratio_real, error_real = spread_ratio(real, held_out)
-    at, at_real = furthest(ratio, error), furthest(ratio_real, error_real)
+    at_real = furthest(ratio_real, error_real)
     value = float(ratio[at])
-    result = {"outcome_spread": Figure(value, float(ratio_real[at_real]), 2 * float(error[at]) * value, names[at])}
+    spread = Figure(value, float(ratio_real[at_real]), 2 * float(error[at]) * value, names[at])
+    (bits, chance), (bits_real, _) = classified.result()
+    information_figure = Figure(bits, bits_real, chance)
+    return {"outcome_spread": spread, **_bands(real, synthetic, held_out), "outcome_information": information_figure}
+
+
+def _bands(real: Array, synthetic: Array, held_out: Array) -> dict[str, Figure]:
+    """Return the prediction intervals, from standardised residuals around the mean learned from real rows."""
+    result = {}
     for name, share in BANDS.items():
         (within, off), (within_real, off_real) = (inside(real, part, share) for part in (synthetic, held_out))
         result[name] = Figure(within, within_real, 2 * math.hypot(off, off_real))
@@ -214,16 +214,22 @@ def random_columns(
     return random
 
 
-def spread_ratio(real: Array, others: Array) -> tuple[Array, Array]:
+def spread_ratio(
+    real: Array, others: Array, episodes: Array | None = None, other_episodes: Array | None = None
+) -> tuple[Array, Array]:
     """Return the root mean square of `others` (m, D) divided by that of `real` (n, D), and the standard error of its
     logarithm. Both are (D,).
 
-    Range 0 to infinity. 1 is right, less than 1 is too narrow.
+    `episodes` (n,) and `other_episodes` (m,) are the episode numbers of the rows, if they are known. Range 0 to
+    infinity. 1 is right, less than 1 is too narrow.
     """
     squares = [np.square(part) for part in (real, others)]
     means = [np.maximum(part.mean(axis=0), 1e-12) for part in squares]
-    variances = [part.var(axis=0) / len(part) / mean**2 for part, mean in zip(squares, means, strict=True)]
-    return np.sqrt(means[1] / means[0]), np.sqrt(variances[0] + variances[1]) / 2
+    errors = [
+        standard_error(part, own) / mean
+        for part, own, mean in zip(squares, (episodes, other_episodes), means, strict=True)
+    ]
+    return np.sqrt(means[1] / means[0]), np.hypot(*errors) / 2
 
 
 def furthest(ratio: Array, error: Array) -> int:

@@ -175,4 +175,4 @@ class TestStartCoverage:
         rows, episodes = moment(40), np.arange(4_000) // 100
         assert start_coverage(rows, episodes, moment(40)) > 0.8
         later = moment(40)
-        assert start_coverage(rows, episodes, later[later[:, 2] > 0.3]) < 0.2
+        assert start_coverage(rows, episodes, later[later[:, 2] > 0.3]) < 0.5, "as few as make the verdict *mix*"

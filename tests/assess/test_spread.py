@@ -83,6 +83,19 @@ class TestRatio:
         np.testing.assert_allclose(error, np.sqrt(1 / 40_000 + 1 / 10_000), rtol=0.1)
         assert furthest(np.array([0.9, 1.3, 0.75]), np.array([0.0, 0.0, 0.2])) == 1
 
+    def test_is_less_certain_where_episodes_differ(self) -> None:
+        """In one column all rows are independent, in the other one the noise of an episode is large or small."""
+        draw, episodes = np.random.default_rng(0), np.random.default_rng(1).permutation(20_000) // 200
+
+        def residuals() -> np.ndarray:
+            scale = np.stack([np.ones(100), draw.uniform(0, 2, 100)], 1)[episodes]
+            return scale * draw.normal(size=(20_000, 2))
+
+        pairs = [spread_ratio(residuals(), residuals(), episodes, episodes) for _ in range(200)]
+        logs, errors = np.log([ratio for ratio, _ in pairs]), np.mean([error for _, error in pairs], axis=0)
+        np.testing.assert_allclose(errors, logs.std(axis=0), rtol=0.15)
+        assert errors[1] > 4 * errors[0]
+
 
 class TestBands:
     def test_at_best_and_at_worst(self) -> None:
