@@ -23,7 +23,6 @@ from synther.agents.rows import Member, Rows
 from synther.data import gym_spaces
 from synther.data.episodes import hold_out
 from synther.data.spaces import Box
-from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.datasets import Dataset
 from synther.datasets.tasks import EPISODES
@@ -39,6 +38,7 @@ from synther.experiments.specs import OfflineRun
 from synther.folder import RunFolder, key_of
 from synther.locks import owned
 from synther.progress import Progress, resolve
+from synther.synthesizer.time_limits import warn_of_time_limit
 
 log = logging.getLogger(__name__)
 

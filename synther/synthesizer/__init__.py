@@ -28,7 +28,6 @@ from synther.data.preparing import Prepared, prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import TerminationTree
-from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.diffusion.distill import distill, student_fit, student_sampler, teacher_rows
@@ -51,6 +50,7 @@ from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_gener
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
 from synther.synthesizer.single_file import PREVIEW_ROWS, write_file
 from synther.synthesizer.streamed import sample_of, with_window
+from synther.synthesizer.time_limits import warn_of_time_limit
 from synther.synthesizer.together import (
     Task,
     fit_networks,

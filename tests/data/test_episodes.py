@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from synther.data.episodes import episode_ids, hold_out, n_step_rows, with_next_actions
-from synther.data.time_limits import time_limit_of, warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
+from synther.synthesizer.time_limits import time_limit_of, warn_of_time_limit
 
 
 def episodes(*lengths: int, marked: bool = True, timeouts: bool = False, columns: int = 3) -> Transitions:
