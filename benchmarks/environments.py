@@ -9,10 +9,11 @@ these figures of the synthetic rows, where they can be measured:
 - the difference to the simulator's next observation (median and root mean square, in stds) and reward (mean)
 - the share of correct terminals: the lower one of precision and recall, with the simulator's terminals as the truth
 - how much more the change of position differs from the velocity than in real rows
+- the share of bodies of which some contact forces are 0 and others are not
 - the measures and the verdict of `synther assess`
 
-Results in FOLDER are not measured again. Use a new folder after you change the generator. Needs `minigrid` and `box2d`
-in addition to Gymnasium.
+Results in FOLDER are not measured again. Use a new folder after you change the generator. Needs `minigrid`, `box2d`
+and MuJoCo in addition to Gymnasium.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ Policy = Callable[[Any, Array, np.random.Generator], Any]
 
 MINIGRID = "MiniGrid-Empty-Random-6x6-v0"
 OBSTACLES = "MiniGrid-Dynamic-Obstacles-6x6-v0"
-LANDER_STEPS = {0: 0.01, 1: 0.0225}
-"""For the columns x and y of LunarLander: change in one step per unit of velocity, which is two columns further."""
+Steps = Mapping[tuple[int, int], float]
+"""The change of a column in one step per unit of its velocity, for pairs of columns: position and velocity."""
+LANDER_STEPS: Steps = {(0, 2): 0.01, (1, 3): 0.0225}
+WALKER_STEPS: Steps = {(0, 1): 0.5, (4, 5): 0.08, (9, 10): 0.08}
+ANT_FORCES = range(27, 105, 6)
+"""The first column of the six contact forces of each body of Ant."""
 RANDOM = 0.3
 """Share of random actions of the policies that otherwise try to solve the task."""
 
@@ -129,6 +134,7 @@ def _table(lines: list[dict[str, Any]]) -> str:
         "reward off",
         "right terminals",
         "disagreement",
+        "half in contact",
         "AUC",
         "coverage",
         "marginal",
@@ -158,6 +164,7 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
         figure("reward_off", ".2g"),
         figure("terminals", ".1%"),
         figure("disagreement", ".1f"),
+        figure("half_in_contact", ".1%"),
         *map(beside_real, ("auc", "coverage", "marginal")),
         line["verdict"],
         f"{line['fit_seconds']:.0f} s",
@@ -262,19 +269,25 @@ def _land(env: Any, observation: Array, draw: np.random.Generator) -> Any:
     return action.astype(np.float32) if env.unwrapped.continuous else action
 
 
-def _lander_disagreement(rows: Transitions) -> Array:
-    """Return for x and y the part of the change that the next velocity does not explain, as root mean square, (2,)."""
+def _disagreement(steps: Steps, rows: Transitions) -> Array:
+    """Return the part of the change of each position that the next velocity does not explain, as root mean square."""
     off = [
-        rows.next_observation[:, column]
-        - rows.observation[:, column].astype(np.float64)
-        - scale * rows.next_observation[:, column + 2]
-        for column, scale in LANDER_STEPS.items()
+        rows.next_observation[:, place]
+        - rows.observation[:, place].astype(np.float64)
+        - scale * rows.next_observation[:, velocity]
+        for (place, velocity), scale in steps.items()
     ]
     return np.asarray(np.sqrt(np.mean(np.square(off), 1)))
 
 
-def _judge_lander(real: Transitions, synthetic: Transitions) -> dict[str, float]:
-    return {"disagreement": float(np.max(_lander_disagreement(synthetic) / _lander_disagreement(real)))}
+def _judge_steps(steps: Steps, real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    return {"disagreement": float(np.max(_disagreement(steps, synthetic) / _disagreement(steps, real)))}
+
+
+def _judge_ant(real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    """Return the share of bodies of which some forces are 0 and others are not."""
+    zero = [synthetic.observation[:, first : first + 6] == 0 for first in ANT_FORCES]
+    return {"half_in_contact": float(np.mean([forces.any(1) & ~forces.all(1) for forces in zero]))}
 
 
 def _judge_table(name: str, real: Transitions, synthetic: Transitions) -> dict[str, float]:
@@ -340,9 +353,11 @@ def _judge_simulated(env_id: str, real: Transitions, synthetic: Transitions) -> 
 _WIND = {"enable_wind": True}
 ENVIRONMENTS = {
     "minigrid": Environment(_collect_minigrid, _judge_minigrid),
-    "lunarlander": Environment(partial(_gymnasium, "LunarLander-v3", _land, _WIND), _judge_lander),
+    "lunarlander": Environment(
+        partial(_gymnasium, "LunarLander-v3", _land, _WIND), partial(_judge_steps, LANDER_STEPS)
+    ),
     "lunarlander-continuous": Environment(
-        partial(_gymnasium, "LunarLander-v3", _land, _WIND | {"continuous": True}), _judge_lander
+        partial(_gymnasium, "LunarLander-v3", _land, _WIND | {"continuous": True}), partial(_judge_steps, LANDER_STEPS)
     ),
     "frozenlake": Environment(partial(tabular, "frozenlake"), partial(_judge_table, "frozenlake")),
     "taxi": Environment(partial(tabular, "taxi"), partial(_judge_table, "taxi")),
@@ -361,6 +376,10 @@ ENVIRONMENTS = {
         partial(_judge_simulated, "MountainCarContinuous-v0"),
     ),
     "obstacles": Environment(_collect_obstacles, _judge_obstacles),
+    "bipedalwalker": Environment(
+        partial(_gymnasium, "BipedalWalker-v3", _anywhere, {}), partial(_judge_steps, WALKER_STEPS)
+    ),
+    "ant": Environment(partial(_gymnasium, "Ant-v5", _anywhere, {}), _judge_ant),
 }
 
 

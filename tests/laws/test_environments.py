@@ -13,6 +13,7 @@ from synther import Transitions
 
 ROWS = 600
 NEEDS = {"minigrid": "minigrid", "obstacles": "minigrid", "lunarlander": "Box2D", "lunarlander-continuous": "Box2D"}
+NEEDS |= {"bipedalwalker": "Box2D", "ant": "mujoco"}
 
 
 @pytest.fixture(params=environments.ENVIRONMENTS)
@@ -43,6 +44,10 @@ def test_real_rows_are_right_and_shuffled_ones_wrong(name: str, tmp_path: Path) 
         assert right["observations"] == 1
         unseen = replace(real, observation=real.observation[:, ::-1])
         assert environments.ENVIRONMENTS[name].measure(real, unseen)["observations"] < 0.6
+    if name == "ant":
+        assert right["half_in_contact"] < 0.001
+        shuffled = replace(real, observation=np.random.default_rng(0).permuted(real.observation, axis=0))
+        assert environments.ENVIRONMENTS[name].measure(real, shuffled)["half_in_contact"] > 0.03
     if "disagreement" in right:
         assert right["disagreement"] == 1
         assert wrong["disagreement"] > 10
