@@ -308,7 +308,12 @@ class _Spikes:
         self._of_inner, self._inner_columns = row_index(places, device), row_index(columns, device)
         self._inner_spikes = column(spikes)
         self._tied = _Tied.of(kinds, starts, fields, most, device)
-        taken = [(place, number) for place, slot in enumerate(slots) for number in range(most + 2) if slot[number][2]]
+        # In the order of the spikes: one beyond the range comes before one at the lower end.
+        taken = [
+            (place, next(number for number, (at, _, is_spike) in enumerate(slots[place]) if is_spike and at == spike))
+            for place, kind in enumerate(kinds)
+            for spike in kind.spikes
+        ]
         self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
 
     def decoded(self, matrix: Tensor) -> Tensor:

@@ -73,6 +73,8 @@ def test_a_spike_beyond_the_range_has_a_flag_and_does_not_stretch_the_column():
         1,
     ]
     assert MISSING.bounds == (-999.0, 1.0)
+    flags = MISSING.flags(MISSING.encode(column(-999, -1, 0.5)))
+    assert (flags > 0.5).tolist() == [[True, False], [False, True], [False, False]], "in the order of the spikes"
     assert from_json(json.loads(json.dumps(to_json(MISSING)))) == MISSING
 
 
