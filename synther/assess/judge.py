@@ -32,7 +32,7 @@ from synther.assess.fidelity import (
     varying,
     worst_pair,
 )
-from synther.assess.metrics import METRICS, Figure, measure
+from synther.assess.metrics import METRICS, Figure, measure, standard_error
 from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows, start_coverage
 from synther.assess.split import Split
 from synther.assess.standard import Standard, far_values
@@ -363,7 +363,12 @@ class Comparison:
         if scale[1].varies.all():
             rewards = [reward_errors(rows, truth[1], scale[1]) for rows, truth in zip(judged, truths, strict=True)]
             synthetic, real = (np.minimum(errors, FAR_REWARD) for errors in rewards)
-            chance = 2 * math.hypot(*(float(errors.std()) / math.sqrt(len(errors)) for errors in (synthetic, real)))
+            episodes = self.split.synthetic_episodes, self.split.held_out_episodes
+            uncertain = (
+                float(standard_error(errors, None if own is None else own[: len(errors)]))
+                for errors, own in zip((synthetic, real), episodes, strict=True)
+            )
+            chance = 2 * math.hypot(*uncertain)
             figures["reward_error"] = Figure(float(synthetic.mean()), float(real.mean()), chance, better=better)
         return Physics(figures, cloud)
 

@@ -51,6 +51,8 @@ class Split:
     """Episode number of each row of `real`, if there are enough episodes."""
     reference_episodes: Array | None = None
     """Episode number of each row of `reference`, if whole episodes were held out."""
+    held_out_episodes: Array | None = None
+    """Episode number of each row of `held_out`, if whole episodes were held out."""
     synthetic_episodes: Array | None = None
     """Episode number of each row of `synthetic`. Recorded rows have episodes, generated rows do not."""
 
@@ -80,8 +82,8 @@ class Split:
         kept = None if episodes is None else _whole_episodes(episodes[order], count, draw)
         if episodes is not None and kept is not None:
             reference, held_out_rows = order[kept == _REFERENCE], order[kept == _HELD_OUT]
-            numbers = episodes[reference]
-            return part(real[reference], real[held_out_rows], drawn=True, order=order, reference_episodes=numbers)
+            numbers = {"reference_episodes": episodes[reference], "held_out_episodes": episodes[held_out_rows]}
+            return part(real[reference], real[held_out_rows], drawn=True, order=order, **numbers)
         return part(real[order[count:]], real[order[:count]] if count else real, drawn=True)
 
     def few_episodes(self, count: int) -> tuple[Array, Array]:

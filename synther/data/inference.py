@@ -56,7 +56,8 @@ FAR_MORE = 4
 STANDS_OUT = 20
 """A spike must be at least this many times as frequent as the other values on average."""
 TIED_APART = 0.02
-"""Columns have a spike together if they differ in at most this share of the rows with the spike, and of the others."""
+"""Columns have a spike inside their range together if they differ in at most this share of the rows with the spike, and
+of the others."""
 MOST_LEVELS = 4096
 """Maximum number of different values of a real column that is treated as quantised (kind `Levels`)."""
 LATTICE_HOLES = 2
@@ -443,19 +444,29 @@ def one_sided(found: tuple[Kind, ...], seen: Profile) -> tuple[Kind, ...]:
 
 def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
     """Return the kinds `found`, with columns tied to each other if they have a spike in the same rows of `values`, a
-    sample, but for a few. If a column shares several of its spikes, the one that most columns share counts."""
-    groups: list[tuple[NDArray[np.bool_], dict[int, float]]] = []
+    sample. If a column shares several of its spikes, the one that most columns share counts.
+
+    Spikes inside the range may differ in a few rows: a number near the spike takes its place there. At an end of the
+    range, the number would be a gap away.
+    """
+    groups: list[tuple[NDArray[np.bool_], bool, dict[int, float]]] = []
     for place, (column, kind) in enumerate(zip(first_columns(found), found, strict=True)):
-        for spike in kind.spikes if isinstance(kind, kinds.Spiked) else ():
-            rows = values[:, column] == spike
-            most = TIED_APART * min(np.count_nonzero(rows), np.count_nonzero(~rows))
-            group = next((own for known, own in groups if np.count_nonzero(known != rows) <= most), None)
+        spikes, inner = (kind.spikes, kind.inner) if isinstance(kind, kinds.Spiked) else ((), ())
+        for spike in spikes:
+            rows, is_inside = values[:, column] == spike, spike in inner
+            few = TIED_APART * min(np.count_nonzero(rows), np.count_nonzero(~rows))
+            alike = (
+                own
+                for known, inside, own in groups
+                if np.count_nonzero(known != rows) <= (few if is_inside and inside else 0)
+            )
+            group = next(alike, None)
             if group is None:
-                groups.append((rows, {place: spike}))
+                groups.append((rows, is_inside, {place: spike}))
             else:
                 group.setdefault(place, spike)
-    free = {place for _, members in groups for place in members}
-    for number, members in enumerate(sorted((own for _, own in groups), key=len, reverse=True)):
+    free = {place for _, _, members in groups for place in members}
+    for number, members in enumerate(sorted((own for _, _, own in groups), key=len, reverse=True)):
         own = {place: spike for place, spike in members.items() if place in free}
         if len(own) > 1:
             free -= set(own)

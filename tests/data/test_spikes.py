@@ -394,6 +394,19 @@ def contacts(draw: np.random.Generator) -> np.ndarray:
     return (forces * (draw.random((6_000, 1)) < 0.3)).clip(-1, 1)
 
 
+@pytest.mark.parametrize(("share", "column", "tied"), [(0.005, 0, 0), (0.03, 0, None), (0.005, 2, None)])
+def test_a_force_that_is_0_in_a_few_more_rows_is_tied_inside_its_range_only(share, column, tied):
+    draw = np.random.default_rng(0)
+    before, after = contacts(draw), contacts(draw)
+    for side in (before, after):
+        side[draw.random(6_000) < share, column] = 0
+    rows = Transitions(before, draw.uniform(-1, 1, (6_000, 2)), draw.normal(size=6_000), after)
+    found = prepare(rows, "standard", "onehot", True)
+    assert found.layout.observation[column].tied == tied
+    back = found.layout.unpack(found.layout.pack(rows))
+    np.testing.assert_allclose(back.observation, rows.observation, atol=1e-12)
+
+
 def test_clipped_forces_that_are_0_together_stay_so():
     draw = np.random.default_rng(0)
     rows = Transitions(contacts(draw), draw.uniform(-1, 1, (6_000, 2)), draw.normal(size=6_000), contacts(draw))
