@@ -80,6 +80,43 @@ def test_where_a_spike_is_the_number_does_not_count():
     assert furthest(corrected(found, made)[others, value].numpy(), real) < 0.02
 
 
+def test_values_that_are_rarer_than_the_outer_ranks_are_kept():
+    """A beam that reaches something in 0.8 % of the rows, and otherwise ends at its limit."""
+    draw = np.random.default_rng(0)
+    beam = np.where(draw.random((2, ROWS)) < 0.008, draw.uniform(0.2, 1, (2, ROWS)), 1.0)
+    here, there = np.stack([beam, draw.normal(size=(2, ROWS))], axis=2)
+    found = prepare(
+        Transitions(here, here[:, 1:], here[:, 1], there), "standard", "onehot", spikes=True, residuals="linear"
+    )
+    made = torch.from_numpy(found.matrix + 0.1 * draw.normal(size=found.matrix.shape).astype(np.float32))
+
+    def hits(matrix: torch.Tensor) -> float:
+        return float(np.mean(found.layout.unpack(found.scaler.inverse(matrix.numpy())).observation[:, 0] < 0.9))
+
+    assert hits(made) == pytest.approx(np.mean(here[:, 0] < 0.9), rel=0.1)
+    assert hits(corrected(found, made)) == pytest.approx(hits(made), rel=0.1)
+
+
+def test_rows_on_a_blurred_spike_are_not_moved():
+    """A small network blurs the mark of a rare contact. As many rows as in the data count as rows with a contact."""
+    draw = np.random.default_rng(0)
+    touches = draw.random((2, ROWS, 1)) < 0.05
+    here, there = (draw.normal(size=(2, ROWS, 2)) * 3 * np.concatenate([touches, ~touches | touches], 2)).clip(-2, 2)
+    found = prepare(
+        Transitions(here, here[:, 1:], here[:, 1], there), "standard", "onehot", spikes=True, residuals="linear"
+    )
+    value, mark = (found.layout.names.index(name) for name in ("observation[0]", "observation[0]=0.0"))
+    made = torch.from_numpy(found.matrix.copy())
+    made[:, mark] = 0.4 + 0.2 * made[:, mark] + 0.02 * torch.randn(ROWS, generator=torch.Generator().manual_seed(0))
+    made[:, value] += 0.1 * torch.randn(ROWS, generator=torch.Generator().manual_seed(1))
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    better = Corrector(corrections(found.layout, found.scaler, known, made, found.rates), (), CPU)(made, None)
+    moved = (better[:, value] - made[:, value]).abs() > 0.05
+    assert moved[~touches[0, :, 0]].float().mean() < 0.01
+    free = torch.from_numpy(touches[0, :, 0])
+    assert furthest(better[free, value].numpy(), found.matrix[touches[0, :, 0], value]) < 0.05
+
+
 def test_whole_numbers_that_pile_up_at_an_end_come_as_often():
     draw = np.random.default_rng(0)
     stock = np.maximum(draw.poisson(100, ROWS) - 85, 0)  # of which 7 % are 0, and more than 32 values in all
