@@ -103,8 +103,8 @@ def corrections(
 ) -> Corrections:
     """Return corrections that give generated rows (N, D) the `real` quantiles.
 
-    Columns that are nearly right are left out if the real `rates` of the layout's flags are given. Without them, all
-    columns that may have a line are corrected.
+    Columns that are nearly right, or nearly constant, are left out if the real `rates` of the layout's flags are given.
+    Without them, all columns that may have a line are corrected.
     """
     spiked = {place.matrix.start for place in layout.places if isinstance(place.kind, Spiked)}
     on_spikes = {} if rates is None else _shares_on_spikes(layout, rates)
@@ -115,12 +115,12 @@ def corrections(
         stride = _stride(len(values))
         if not wanted or not stride or not np.isfinite(values).all():
             continue
-        if wanted[0] == wanted[-1]:  # other values are rarer than the outer ranks, and the line would remove them
-            continue
         values = np.sort(values)
-        off = np.abs(np.searchsorted(values, wanted) / len(values) - RANKS).max()
-        if off <= _CLOSE_ENOUGH and column not in spiked and rates is not None:
-            continue
+        if rates is not None:
+            off = np.abs(np.searchsorted(values, wanted) / len(values) - RANKS).max()
+            is_right = off <= _CLOSE_ENOUGH and column not in spiked
+            if is_right or wanted[0] == wanted[-1]:  # a line to one value would remove values beyond the outer ranks
+                continue
         at, to = np.quantile(values, RANKS)[::stride], np.array(wanted)[::stride]
         apart = np.diff(at, prepend=-np.inf) > np.spacing(np.abs(at).max())
         if apart.sum() > 1:

@@ -449,24 +449,26 @@ def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
     Spikes inside the range may differ in a few rows: a number near the spike takes its place there. At an end of the
     range, the number would be a gap away.
     """
-    groups: list[tuple[NDArray[np.bool_], bool, dict[int, float]]] = []
+    groups: list[tuple[NDArray[np.bool_], int, bool, dict[int, float]]] = []
     for place, (column, kind) in enumerate(zip(first_columns(found), found, strict=True)):
         spikes, inner = (kind.spikes, kind.inner) if isinstance(kind, kinds.Spiked) else ((), ())
         for spike in spikes:
             rows, is_inside = values[:, column] == spike, spike in inner
-            few = TIED_APART * min(np.count_nonzero(rows), np.count_nonzero(~rows))
+            count = int(np.count_nonzero(rows))
+            few = TIED_APART * min(count, len(rows) - count) if is_inside else 0
             alike = (
                 own
-                for known, inside, own in groups
-                if np.count_nonzero(known != rows) <= (few if is_inside and inside else 0)
+                for known, as_many, inside, own in groups
+                if abs(as_many - count) <= few and np.count_nonzero(known != rows) <= (few if inside else 0)
             )
             group = next(alike, None)
             if group is None:
-                groups.append((rows, is_inside, {place: spike}))
+                groups.append((rows, count, is_inside, {place: spike}))
             else:
                 group.setdefault(place, spike)
-    free = {place for _, _, members in groups for place in members}
-    for number, members in enumerate(sorted((own for _, _, own in groups), key=len, reverse=True)):
+    members_of = [members for *_, members in groups]
+    free = {place for members in members_of for place in members}
+    for number, members in enumerate(sorted(members_of, key=len, reverse=True)):
         own = {place: spike for place, spike in members.items() if place in free}
         if len(own) > 1:
             free -= set(own)

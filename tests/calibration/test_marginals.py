@@ -94,7 +94,19 @@ def test_values_that_are_rarer_than_the_outer_ranks_are_kept():
         return float(np.mean(found.layout.unpack(found.scaler.inverse(matrix.numpy())).observation[:, 0] < 0.9))
 
     assert hits(made) == pytest.approx(np.mean(here[:, 0] < 0.9), rel=0.1)
-    assert hits(corrected(found, made)) == pytest.approx(hits(made), rel=0.1)
+    known = quantiles(found.layout, found.scaler, torch.from_numpy(found.matrix))
+    correct = Corrector(corrections(found.layout, found.scaler, known, made, found.rates), (), CPU)
+    assert hits(correct(made, None)) == pytest.approx(hits(made), rel=0.1)
+
+
+def test_episodes_that_all_begin_at_one_value_do_so():
+    found = prepared()
+    starts = torch.from_numpy(found.matrix[:1000].copy())
+    starts[:, 0] = 0.7
+    own = quantiles(found.layout, found.scaler, starts)
+    lines = corrections(found.layout, found.scaler, own, blurred(found)[:1000])
+    better = Corrector((), lines, CPU)(blurred(found)[:1000], torch.ones(1000, dtype=torch.bool))
+    assert (better[:, 0] == 0.7).all()
 
 
 def test_rows_on_a_blurred_spike_are_not_moved():
