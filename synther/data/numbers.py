@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -352,7 +352,7 @@ class _Spikes:
 
     def _each_flag(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
         """Yield the flags of each slot. (C, N)"""
-        shared = None if self._tied is None else self._tied.flags(matrix, value)
+        shared = self._tied.flags(matrix, value) if self._tied is not None else value
         for slot, at in enumerate(self._at):
             if slot == 0:
                 flag = (self._low - value) / self._gap
@@ -365,7 +365,9 @@ class _Spikes:
                     mark,
                     _nearest_first(mark, value - at, self._gap),
                 )
-            yield flag if self._tied is None or shared is None else torch.where(self._tied.slots == slot, shared, flag)
+            if self._tied is not None:
+                flag = torch.where(self._tied.slots == slot, shared, flag)
+            yield flag
 
 
 class _Tied:
@@ -391,10 +393,9 @@ class _Tied:
         def column(values: Sequence[Any]) -> Tensor:
             return torch.tensor(values, device=device)[:, None]
 
-        def mean(is_same: Callable[[int, int], bool]) -> Tensor:
-            same = torch.tensor(
-                [[float(is_same(one, other)) for other in range(len(tied))] for one in range(len(tied))]
-            )
+        def mean(names: Sequence[Any]) -> Tensor:
+            """Return the matrix (T, T) that takes the mean over columns of the same name."""
+            same = torch.tensor([[float(one == other) for other in names] for one in names])
             return (same / same.sum(1, keepdim=True)).to(device, torch.float64)
 
         self.slots = column(slots)
@@ -402,12 +403,8 @@ class _Tied:
         self._places, self._columns = torch.tensor(tied, device=device), row_index(columns, device)
         self._sides, self._is_mark = column(sides).double(), column(marks)
         self._at, self._gap = column(at).double(), column([kinds[place].gap for place in tied]).double()
-        self._mean = mean(lambda one, other: groups[tied[one]] == groups[tied[other]])
-        self._inner_mean = mean(
-            lambda one, other: (
-                one == other or (groups[tied[one]] == groups[tied[other]] and not sides[one] and not sides[other])
-            )
-        )
+        self._mean = mean([groups[place] for place in tied])
+        self._inner_mean = mean([place if side else groups[place] for place, side in zip(tied, sides, strict=True)])
 
     @classmethod
     def of(

@@ -118,7 +118,7 @@ def test_transforms_see_all_rows_and_batches_can_be_prefetched(storage, prefetch
     assert batch["observation"].dtype == torch.float64
     assert torch.equal(info["synthetic"], batch["synthetic"])
     assert int(info["synthetic"].sum()) == 16
-    assert batch["next", "reward"].min() >= 1000.5  # of real and synthetic rows
+    assert batch["next", "reward"].min() > 900, "without the transform, real and synthetic rewards are below 100"
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
