@@ -49,7 +49,7 @@ MOST_ROWS = 1 << 18
 """Maximum number of rows that quantiles are computed from, evenly chosen. More rows change nothing."""
 _ROWS_APART = 200  # rows needed between neighbouring ranks in the middle; their share is then known to 7 %
 _STRIDES = 1, 2, 4, 8, 12, 24  # with few rows, only every n-th rank is used
-_FEWEST = 50  # rows needed for a line, enough for a mean and a std
+_FEWEST = 10  # rows needed for a line, enough for a rough mean and std
 _CLOSE_ENOUGH = 0.02  # a column without spikes is corrected only if its cumulative distribution is off by more
 _MARKED = 0.5  # mark above which a real row is on a spike
 _LEAST_MARKED, _MOST_MARKED = 0.25, 0.95  # limits of the mark above which a generated row is on a spike
