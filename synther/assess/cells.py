@@ -7,14 +7,13 @@ have them wrong. Here, mean and std of the outcomes in each cell are counted in 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.metrics import Figure
+from synther.assess.metrics import Figure, standard_error
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
@@ -124,4 +123,4 @@ def _root_mean_square(z: Array) -> tuple[Array, Array]:
     """Return the root mean square of the columns of z (n, D), and the standard error of its logarithm. (D,) each"""
     square = np.square(z)
     mean = np.maximum(square.mean(0), 1e-12)
-    return np.sqrt(mean), square.std(0) / math.sqrt(len(z)) / mean / 2
+    return np.sqrt(mean), standard_error(square) / mean / 2

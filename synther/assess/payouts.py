@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synther.assess import learners
 from synther.assess.features import Features
-from synther.assess.metrics import Figure
+from synther.assess.metrics import Figure, standard_error
 from synther.calibration.rare_rows import Usual
 from synther.data.transitions import Transitions
 
@@ -46,7 +46,7 @@ def figures(
     real = np.concatenate(beyond[1:])
     result = {
         "payout_mean": Figure(
-            float(beyond[0].mean()), float(real.mean()), 2 * math.hypot(_error(beyond[0]), _error(real))
+            float(beyond[0].mean()), float(real.mean()), 2 * math.hypot(*map(standard_error, (beyond[0], real)))
         )
     }
     if min(np.count_nonzero(each) for each in beyond[:2]) < FEWEST:
@@ -76,7 +76,7 @@ def place(scores: Array, pays: NDArray[np.bool_]) -> tuple[float, float]:
     others = np.sort(scores[~pays])
     below = (np.searchsorted(others, scores[pays], "left") + np.searchsorted(others, scores[pays], "right")) / 2
     values = 2 * below / max(len(others), 1) - 1
-    return float(values.mean()), _error(values)
+    return float(values.mean()), float(standard_error(values))
 
 
 def agreement(predicted: Array, sizes: Array) -> tuple[float, float]:
@@ -88,8 +88,3 @@ def agreement(predicted: Array, sizes: Array) -> tuple[float, float]:
         return 0.0, 0.0
     r = float(np.corrcoef(predicted, sizes)[0, 1])
     return r, (1 - r * r) / math.sqrt(len(sizes))
-
-
-def _error(values: Array) -> float:
-    """Return the standard error of the mean."""
-    return float(values.std() / math.sqrt(len(values)))

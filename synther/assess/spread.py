@@ -246,7 +246,7 @@ def inside(real: Array, others: Array, share: float) -> tuple[float, float]:
     """
     low, high = np.quantile(real, [(1 - share) / 2, (1 + share) / 2], axis=0)
     each = ((others >= low) & (others <= high)).mean(axis=1)
-    return float(each.mean()), float(each.std() / math.sqrt(len(each)))
+    return float(each.mean()), float(standard_error(each))
 
 
 def information(

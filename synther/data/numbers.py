@@ -309,11 +309,7 @@ class _Spikes:
         self._inner_spikes = column(spikes)
         self._tied = _Tied.of(kinds, starts, fields, most, device)
         # In the order of the spikes: one beyond the range comes before one at the lower end.
-        taken = [
-            (place, next(number for number, (at, _, is_spike) in enumerate(slots[place]) if is_spike and at == spike))
-            for place, kind in enumerate(kinds)
-            for spike in kind.spikes
-        ]
+        taken = [(place, _slot(kind, spike, most)) for place, kind in enumerate(kinds) for spike in kind.spikes]
         self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
 
     def decoded(self, matrix: Tensor) -> Tensor:
@@ -363,7 +359,7 @@ class _Spikes:
                 flag = torch.where(
                     (at < self._low) | (at > self._high) | self._by_flag,
                     mark,
-                    _nearest_first(mark, value - at, self._gap),
+                    _nearest_first(mark, (value - at).abs() / (4 * self._gap)),
                 )
             if self._tied is not None:
                 flag = torch.where(self._tied.slots == slot, shared, flag)
@@ -380,14 +376,12 @@ class _Tied:
         tied = [place for place, group in enumerate(groups) if group is not None]
         slots, at, columns, sides, marks = [-1] * len(kinds), [], [], [], []
         for place in tied:
-            kind, start = kinds[place], starts[place]
+            kind = kinds[place]
             spike: Any = kind.shared
+            slots[place] = _slot(kind, spike, inner)
             at.append(spike)
-            side = -1.0 if spike == kind.low else float(spike == kind.high)
-            number = 0 if side else kind.inner.index(spike)
-            slots[place] = {-1.0: 0, 0.0: 1 + number, 1.0: 1 + inner}[side]
-            columns.append(start if side else start + 1 + number)
-            sides.append(side)
+            sides.append(-1.0 if spike == kind.low else float(spike == kind.high))
+            columns.append(starts[place] if sides[-1] else starts[place] + slots[place])
             marks.append(kind.by_flag or not kind.low <= spike <= kind.high)
 
         def column(values: Sequence[Any]) -> Tensor:
@@ -427,32 +421,38 @@ class _Tied:
         mark, far = (
             self._inner_mean @ each.clamp(*_SURE) for each in (matrix[self._columns], away.abs() / (4 * self._gap))
         )
-        inside = torch.where(self._is_mark, mark, _nearest_first(mark, 4 * self._gap * far, self._gap))
+        inside = torch.where(self._is_mark, mark, _nearest_first(mark, far))
         flag = torch.where(self._sides == 0, inside, self._sides * away / self._gap)
         shared = torch.zeros_like(value)
         shared[self._places] = self._mean @ flag.clamp(*_SURE)
         return shared
 
 
-def _nearest_first(mark: Tensor, away: Tensor, gap: Tensor) -> Tensor:
-    """Return the flag of a spike that has a column of its own, the `mark`. The number is `away` from the spike.
+def _nearest_first(mark: Tensor, far: Tensor) -> Tensor:
+    """Return the flag of a spike that has a column of its own, the `mark`. `far` is the distance of the number from the
+    spike, in four gaps.
 
     A threshold other than 0.5 changes which rows get the spike: the rows nearest to it come first.
     """
-    far = away.abs() / (4 * gap)
     return torch.where(mark > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
 
 
-def _slots(kind: Spiked, inner: int) -> list[tuple[float, float, bool]]:
-    """Return for each slot the spike, its cut, and whether there is a spike. `inner` is the number of inner slots.
+def _slots(kind: Spiked, inner: int) -> list[tuple[float, float]]:
+    """Return for each slot the spike and its cut. `inner` is the number of inner slots.
 
     A slot without a spike has an infinite cut, which no flag exceeds.
     """
-    cuts = dict(zip(kind.spikes, kind.cuts, strict=True))
-    nothing = (0.0, math.inf, False)
-    inside = [(spike, cuts[spike], True) for spike in kind.inner]
-    ends = [(end, cuts[end], True) if end in cuts else nothing for end in (kind.low, kind.high)]
-    return [ends[0], *inside, *[nothing] * (inner - len(inside)), ends[1]]
+    slots = [(0.0, math.inf)] * (inner + 2)
+    for spike, cut in zip(kind.spikes, kind.cuts, strict=True):
+        slots[_slot(kind, spike, inner)] = spike, cut
+    return slots
+
+
+def _slot(kind: Spiked, spike: float, inner: int) -> int:
+    """Return the number of the slot of a spike. `inner` is the number of inner slots."""
+    if spike == kind.low:
+        return 0
+    return inner + 1 if spike == kind.high else 1 + kind.inner.index(spike)
 
 
 def _by_columns(matrix: Matrix) -> Tensor:
