@@ -24,7 +24,6 @@ from synther.compute import read_tensors
 from synther.conditions import Conditions
 from synther.data import layout_json
 from synther.data.layout import Layout
-from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import Regions, TerminationTree, UsualReward
 from synther.data.transitions import Transitions
@@ -36,6 +35,7 @@ from synther.errors import FormatError
 from synther.presets import Settings
 from synther.relevance.discrete import DiscreteLaw, Reweighting
 from synther.relevance.dynamics import Ensemble
+from synther.row_table import RowTable
 from synther.schema import checked, parse
 
 FORMAT = "synther-model-3"

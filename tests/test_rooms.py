@@ -111,10 +111,13 @@ MAY_IMPORT = {
     "conditions": ANYONE | {"data", "diffusion", "relevance"},
     "guides": ANYONE | {"data", "diffusion", "relevance"},
     "calibration": ANYONE | {"data"},
-    "model_file": ANYONE | {"data", "compute", "diffusion", "presets", "conditions", "relevance", "calibration"},
+    "row_table": ANYONE | {"data"},
+    "model_file": ANYONE
+    | {"data", "compute", "diffusion", "presets", "conditions", "relevance", "calibration", "row_table"},
     "synthesizer": ANYONE
     | ROWS
-    | {"diffusion", "compute", "presets", "model_file", "calibration", "conditions", "relevance", "guides", "engines"},
+    | {"diffusion", "compute", "presets", "model_file", "calibration", "conditions", "relevance", "guides", "engines"}
+    | {"row_table"},
     "replay": ANYONE | ROWS | {"diffusion", "compute", "presets", "synthesizer", "conditions", "relevance", "guides"},
     "integrations": ANYONE | ROWS | {"compute", "presets", "replay", "synthesizer"},
     "envs": ANYONE | ROWS,

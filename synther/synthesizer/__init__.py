@@ -25,7 +25,6 @@ from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared, prepare
-from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import TerminationTree
 from synther.data.transitions import Transitions
@@ -43,6 +42,7 @@ from synther.plain import whole_seed
 from synther.presets import Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.relevance.dynamics import Ensemble
+from synther.row_table import RowTable
 from synther.synthesizer.drawing import ANY_ROWS, Constraints, Drawing
 from synther.synthesizer.likelihood import nats
 from synther.synthesizer.picking import Picking, Relabel

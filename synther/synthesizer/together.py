@@ -32,7 +32,6 @@ from synther.data.inference import MOST_CATEGORIES
 from synther.data.kinds import Binary, Codebook, Levels, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
-from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
 from synther.diffusion.fit import Diverged, FitResult, fit_together, has_overfit, keeps_best
@@ -43,6 +42,7 @@ from synther.formats.stream import StoredRows
 from synther.presets import OVERFIT
 from synther.progress import Progress, resolve
 from synther.relevance.discrete import DiscreteLaw
+from synther.row_table import RowTable
 
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synther.data import inference, kinds, row_table, spaces
+from synther import row_table
+from synther.data import inference, kinds, spaces
 from synther.data.codes import code_width, decode_index, encode_index
 from synther.data.kinds import (
     Binary,
@@ -25,9 +26,9 @@ from synther.data.kinds import (
 )
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
-from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
 from synther.errors import DataError
+from synther.row_table import RowTable
 
 from ..support.layouts import through_json
 
