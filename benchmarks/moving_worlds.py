@@ -1,7 +1,8 @@
 """Worlds with continuous dynamics, for `structures.py`: a goal that does not move, an angle, stacked frames, contact
 forces that are 0 together, prices with relative changes, an arm of two links, beams of a distance sensor that almost
-determine each other, sensors that round, a boat with a compass, a wall, a speed that is paid in full inside a zone, and
-a finger that seldom touches the object it should push.
+determine each other, sensors that round, a boat with a compass, a wall, a speed that is paid in full inside a zone, a
+finger that seldom touches the object it should push, a rover that often drives straight on, and a purse that is often
+left as it is or emptied.
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -35,6 +36,8 @@ KEEL, GUSTS = 3.0, 0.05  # std of what waves turn a boat by, in degrees, and of 
 HAVEN, CLOSE = np.array([1.0, -0.5]), 0.2  # a goal that is in no column, and the distance from it that ends an episode
 RADIUS = 0.12  # distance at which a finger touches an object
 ZONE, MARGIN = (1.0, 2.0), 1.0  # speeds that are paid in full, and how far beyond them the reward falls to 0
+DEAD, STEERED, SHAKY = 0.6, 0.5, 0.05  # steering below which a rover drives straight on; its effect; its noise's std
+BUYS, DEAR, INCOME, PAID = 0.3, 15.0, 20.0, 0.1  # action above which something is bought, scale of its price; of wages
 RETURN, DRIFT = 0.05, 0.02  # std of the log growth of a price, and effect of the action on it
 
 
@@ -458,6 +461,66 @@ def measure_push(rows: Transitions) -> Figures:
     }
 
 
+def rover(seed: int) -> Transitions:
+    """Generate rows of a rover: place, and cosine and sine of its heading, which stays unless it is steered enough."""
+    draw, many = np.random.default_rng(seed), ROWS // 100
+    place, angle = draw.normal(size=(many, 2)), draw.uniform(-np.pi, np.pi, many)
+    heading, parts = np.stack([np.cos(angle), np.sin(angle)], 1), []
+    for _ in range(100):
+        action = draw.uniform(-1, 1, (many, 2))
+        steered = np.abs(action[:, 1]) > DEAD
+        angle = angle + steered * (STEERED * action[:, 1] + SHAKY * draw.normal(size=many))
+        turned = np.where(steered[:, None], np.stack([np.cos(angle), np.sin(angle)], 1), heading)
+        after = np.c_[place + 0.1 * (1 + action[:, :1]) * turned + 0.01 * draw.normal(size=(many, 2)), turned]
+        parts.append((np.c_[place, heading], action, action[:, 0], after, np.zeros(many, bool)))
+        place, heading = after[:, :2], turned
+    return rows_of(parts)
+
+
+def measure_rover(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    stays = (rows.observation[:, 2:] == rows.next_observation[:, 2:]).all(1)
+    steering = rows.action[:, 1].astype(np.float64)
+    angles = [np.arctan2(side[:, 3], side[:, 2]) for side in (before, after)]
+    off = on_circle(angles[1] - angles[0] - STEERED * steering)[~stays & (np.abs(steering) > DEAD)]
+    ahead = before[:, :2] + 0.1 * (1 + rows.action[:, :1].astype(np.float64)) * after[:, 2:]
+    return {
+        "heading stays": share(stays),
+        "turns without steering": share(~stays, np.abs(steering) < DEAD),
+        "drives straight on with steering": share(stays, np.abs(steering) > DEAD),
+        "noise of a turn / true": float(off.std() / SHAKY),
+        "noise of the place / true": float((after[:, :2] - ahead).std() / 0.01),
+    }
+
+
+def purse(seed: int) -> Transitions:
+    """Generate rows of a purse and a price level. What is bought may empty the purse, and wages come in some rows."""
+    draw, many = np.random.default_rng(seed), ROWS // 100
+    money, level, parts = draw.uniform(20, 100, many), draw.normal(size=many), []
+    for _ in range(100):
+        action = draw.uniform(-1, 1, (many, 1))
+        wages, price = draw.exponential(INCOME, many), draw.exponential(DEAR * (action[:, 0] + 0.5).clip(0.1))
+        left = np.where(action[:, 0] > BUYS, np.maximum(money - price, 0), money)
+        left = np.where(draw.random(many) < PAID, money + wages, left)
+        later = 0.9 * level + 0.3 * draw.normal(size=many)
+        parts.append((np.c_[money, level], action, left - money, np.c_[left, later], np.zeros(many, bool)))
+        money, level = left, later
+    return rows_of(parts)
+
+
+def measure_purse(rows: Transitions) -> Figures:
+    money, left, action = rows.observation[:, 0].astype(np.float64), rows.next_observation[:, 0], rows.action[:, 0]
+    filled, bought = money > 0, action > BUYS
+    chance = (1 - PAID) * np.exp(-money / (DEAR * (action + 0.5).clip(0.1))) * bought
+    return {
+        "money stays, of what there is": share(rows.observation[:, 0] == left, filled),
+        "an empty purse stays empty": share(left == 0, ~filled),
+        "is emptied / true": share(left == 0, filled) / float(chance[filled].mean()),
+        "pays without buying": share(left < rows.observation[:, 0], ~bought),
+        "wages / true": share(left > rows.observation[:, 0]) / PAID,
+    }
+
+
 WORLDS: Mapping[str, World] = {
     "goal": (goal, measure_goal),
     "pendulum": (pendulum, measure_pendulum),
@@ -471,4 +534,6 @@ WORLDS: Mapping[str, World] = {
     "wall": (wall, measure_wall),
     "zone": (zone, measure_zone),
     "push": (push, measure_push),
+    "rover": (rover, measure_rover),
+    "purse": (purse, measure_purse),
 }

@@ -8,6 +8,9 @@ sometimes grow. So the matrix holds the change of such a column, and a flag that
 In rows in which the value stays, the matrix holds a change that the column might have made otherwise: the prediction of
 a linear regression plus a random residual. So the network learns from all rows how the column changes.
 
+A column may have spikes of its own, such as a budget that is spent to exactly 0. A step to a spike then has a flag too.
+Cosine and sine of a heading stay together, where the angle by which a step turns them is 0 (see turning.py).
+
 A flag of the next observation may tell in which rows a value stays: a vital sign that was not measured keeps its last
 value. Then this flag decides it in generated rows too.
 
@@ -16,6 +19,7 @@ NOTE[paper]: the reference generates next values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -43,10 +47,10 @@ _FEWEST_STAY = 0.02  # smallest share of rows in which a column stays
 _MOST_CLIPPED = 0.1  # largest share of the rows in which a column of few values is at an end of its range
 _FEWEST_TOLD = 0.02  # smallest share of rows with each value of a flag that decides whether a column stays
 _MOST_OTHERS = 0.9  # and largest share of the other rows in which the column stays
-_OPEN = 0.5  # a regression knows which values stay if it is off by less than this in all rows, in stds of the changes
 _MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
-_EXACT = 0.01  # a column follows from others if they leave at most this share of the std of its changes
+_EXACT = 0.01  # a regression is exact if it leaves at most this share of the std of changes
 _APART = 0.01  # columns stay together if they differ in at most this share of the rows in which one of them stays
+_NUMBERS = Continuous, Bounded, Spiked
 _DRAWING = 23  # seed of draws
 _INSIDE = 0.999  # which part of its rounding cell a drawn number may lie in
 _STANDS_OUT = 5  # times as many rows with no change as with any other change: more than a lattice or rounding explains
@@ -68,10 +72,26 @@ class Held:
     line: Line | None = None
     """How much the column changes where it does, given observation and action. The matrix holds such a change where it
     stays. None: 0."""
+    landings: tuple[tuple[float, float], ...] = ()
+    """Changes that stand for a step to a spike of the column, beyond all other changes, and these spikes."""
+    sine: int | None = None
+    """Column of the sine, if `column` is the cosine of an angle that a step turns. The change is then this angle."""
 
     def stays(self, change: Any, after: Any) -> Any:
         """Return in which rows (N,) the column stays, from its change (N,) and the next observation (N, W)."""
         return change == 0 if self.flag is None else after[:, self.flag[0]] == self.flag[1]
+
+    def stay(self, before: Array, after: Array) -> NDArray[np.bool_]:
+        """Return in which rows the column (and that of the sine) is the same `before` (N, W) and `after` the step, or
+        in which its flag tells so. (N,)"""
+        if self.flag is not None:
+            return np.asarray(after[:, self.flag[0]] == self.flag[1])
+        own = [self.column] if self.sine is None else [self.column, self.sine]
+        return np.asarray((before[:, own] == after[:, own]).all(1))
+
+    def lands(self, after: Array, stays: NDArray[np.bool_]) -> list[tuple[NDArray[np.bool_], float]]:
+        """Return for each spike in which rows a step leads to it, and the change that stands for that."""
+        return [((after[:, self.column] == spike) & ~stays, change) for change, spike in self.landings]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,8 +103,14 @@ class Held:
         finite((found.low, found.high, *found.levels), "layout.held")
         columns = by_column(kinds["next_observation"])
         kind = columns.get(found.column)
-        if found.flag is None and (not isinstance(kind, Spiked) or kind.spikes != (0.0,)):
-            raise FormatError(f"layout.held: expected changes with a spike at 0 in column {found.column}, got {kind}")
+        finite(tuple(number for landing in found.landings for number in landing), "layout.held")
+        spikes = (0.0, *(change for change, _ in found.landings))
+        if found.flag is None and (not isinstance(kind, Spiked) or kind.spikes != spikes):
+            raise FormatError(
+                f"layout.held: expected changes with spikes {spikes} in column {found.column}, got {kind}"
+            )
+        if found.sine is not None and found.sine not in columns:
+            raise FormatError(f"layout.held: expected a column of the next observation, got {found.sine}")
         if found.flag is not None:
             column, at = found.flag
             finite((at,), "layout.held")
@@ -109,37 +135,43 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
     @cache
     def sample() -> _Sample:
         some = rows.shuffled(_MOST_ROWS)
-        return _Sample(some, layout.pack(some))
+        return _Sample(layout, some, layout.pack(some))
 
-    for column in _candidates(layout, rows):
+    sines = dict(turn.columns for turn in layout.turns)
+    for column in [*_candidates(layout, rows), *sines]:
         here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
-        kept = Held(
-            column,
-            float(min(here.min(), there.min())),
-            float(max(here.max(), there.max())),
-            getattr(before[column], "values", ()),
-        )
-        stays = here == there
-        moves = (there - here)[~stays]
-        is_often = stays.mean() >= _FEWEST_STAY and _stands_out(stays, moves)
-        if column not in told and not is_often:
+        span = float(min(here.min(), there.min())), float(max(here.max(), there.max()))
+        one = Held(column, *span, getattr(before[column], "values", ()), told.get(column), sine=sines.get(column))
+        spikes = np.array(getattr(after[column], "spikes", ()))
+        stays = replace(one, flag=None).stay(rows.observation, rows.next_observation)
+        lands = np.isin(there, spikes) & ~stays
+        moves = (there - here)[~stays & ~lands] if one.sine is None else sample().moves(one, spikes)[1]
+        is_often = (stays & ~np.isin(here, spikes)).mean() >= _FEWEST_STAY and _stands_out(stays, moves)
+        if one.flag is None and not is_often:
             continue
-        line, knows = _line(layout, sample(), column, told.get(column))
-        if column in told and line is not None:
+        line = Line.fit(*sample().moves(one, spikes))
+        if one.flag is not None and line is not None:
             after[column] = Continuous()
-            held.append(replace(kept, flag=told[column], line=line))
+            held.append(replace(one, line=line))
             continue
-        if knows or not is_often:
+        one = replace(one, flag=None)
+        if not is_often or sample().explain(one, layout.given_columns):
             continue
-        same = (np.count_nonzero(stays != one) <= _APART * np.count_nonzero(stays) for one in patterns)
+        landings = _landings(np.unique(there[lands]), moves, rows.next_observation.dtype)
+        if landings is None:
+            continue
+        one = replace(one, landings=landings)
+        same = (np.count_nonzero(stays != other) <= _APART * np.count_nonzero(stays) for other in patterns)
         number = next((number for number, is_same in enumerate(same) if is_same), len(patterns))
         patterns += [stays] if number == len(patterns) else []
+        ends = (float(moves.min()), float(moves.max())) if one.sine is None else (-math.inf, math.inf)
         after[column] = Spiked(
-            float(moves.min()), float(moves.max()), (0.0,), SPIKE_GAP * float(moves.std()) or 1.0, tied=first + number,
-            usual=float(moves.mean()), by_flag=True,
+            *ends, (0.0, *(change for change, _ in one.landings)), SPIKE_GAP * float(moves.std()) or 1.0,
+            tied=first + number, tied_spike=0.0, usual=float(moves.mean()), by_flag=True,
         )  # fmt: skip
-        drawn = line or Line.flat(len(layout.given_columns), moves)
-        held.append(kept if _follows(layout, sample(), column) else replace(kept, line=drawn))
+        others = [place for place in layout.columns_of(PAIR[1]) if place != layout.next_columns[column]]
+        follows = sample().explain(one, [*layout.given_columns, *others])
+        held.append(one if follows else replace(one, line=line or Line.flat(len(layout.given_columns), moves)))
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 
@@ -148,8 +180,10 @@ def told_by_flags(layout: Layout, rows: Transitions) -> dict[int, tuple[int, flo
     value. Of several flags, the one that tells of most rows is taken."""
     flags = [column for column, kind in by_column(layout.next_observation).items() if isinstance(kind, (Binary, Drawn))]
     flags = [column for column in flags if len(np.unique(rows.next_observation[:, column])) == 2]
-    found, candidates = {}, _candidates(layout, rows) if flags else []
-    for column in candidates:
+    found, kinds = {}, by_column(layout.next_observation)
+    for column in _candidates(layout, rows) if flags else ():
+        if isinstance(kinds[column], Spiked):
+            continue
         stays, most = rows.observation[:, column] == rows.next_observation[:, column], _FEWEST_TOLD
         for flag in flags:
             for at in np.unique(rows.next_observation[:, flag]).tolist():
@@ -161,8 +195,8 @@ def told_by_flags(layout: Layout, rows: Transitions) -> dict[int, tuple[int, flo
 
 
 def _candidates(layout: Layout, rows: Transitions) -> list[int]:
-    """Return the columns whose changes may replace their next values: numbers that are in no circle or length, and
-    numbers of few values that are not clipped."""
+    """Return the columns whose changes may replace their next values: numbers that are in no circle or length and share
+    no spike with other columns, and numbers of few values that are not clipped."""
     before, after = by_column(layout.observation), by_column(layout.next_observation)
     elsewhere = {column for sphere in layout.spheres for column in sphere.columns}  # turns are among them
     drawn = {
@@ -173,7 +207,9 @@ def _candidates(layout: Layout, rows: Transitions) -> list[int]:
         if isinstance(kind, Levels):
             ends = np.isin(rows.next_observation[:, column].astype(np.float64), (kind.values[0], kind.values[-1]))
             return isinstance(before[column], Levels) and bool(ends.mean() < _MOST_CLIPPED)
-        return isinstance(kind, (Continuous, Bounded)) and isinstance(before[column], (Continuous, Bounded))
+        if isinstance(kind, Spiked) and kind.tied is not None:
+            return False
+        return isinstance(kind, _NUMBERS) and isinstance(before[column], _NUMBERS)
 
     if rows.next_observation.dtype.kind != "f":
         return []
@@ -189,61 +225,71 @@ def _stands_out(stays: NDArray[np.bool_], moves: Matrix) -> bool:
 
 
 class _Sample(NamedTuple):
-    """Rows that regressions are fitted to, and their matrix (N, D)."""
+    """Rows that regressions are fitted to."""
 
+    layout: Layout
     rows: Transitions
     matrix: Matrix
+    """(N, D)"""
+
+    def changes(self, one: Held) -> Matrix:
+        """Return by how much a column changes in each row. (N,)"""
+        if one.sine is not None:
+            return self.matrix[:, self.layout.next_columns[one.column]]
+        here, there = (getattr(self.rows, field)[:, one.column].astype(np.float64) for field in PAIR)
+        return np.asarray(there - here)
+
+    def moves(self, one: Held, spikes: Matrix) -> tuple[Matrix, Matrix]:
+        """Return observation and action as columns of the matrix (M, G), and the change (M,), in rows in which a column
+        does not stay or reach one of its `spikes` (S,)."""
+        before, after = (getattr(self.rows, field) for field in PAIR)
+        where = ~one.stay(before, after) & ~np.isin(after[:, one.column], spikes)
+        return self.matrix[:, self.layout.given_columns][where], self.changes(one)[where]
+
+    def explain(self, one: Held, columns: Sequence[int]) -> bool:
+        """Return whether a column's change is a linear function of these `columns` of the matrix, also where it stays.
+
+        For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide
+        this. The height of a body may follow from the last speed. Then it needs no flag.
+        """
+        change, units = self.changes(one), Units.of(self.matrix[:, columns])
+        if units is None or len(change) < ROWS_PER_WEIGHT * (len(columns) + 1):
+            return False
+        lines = Straight((self.matrix[:, columns] - units.mean) / units.std)
+        return bool(np.std(change - lines(*lines.fit(change))) < _EXACT * change.std())
 
 
-def _line(layout: Layout, sample: _Sample, column: int, flag: tuple[int, float] | None) -> tuple[Line | None, bool]:
-    """Fit how much a column changes where it does. Returns None if too few rows move.
-
-    A `flag` and its value tell which rows stay. Also returns whether the regression knows which values stay: the height
-    of a body that has landed and has no speed.
-    """
-    some, matrix = sample
-    here, there = (side[:, column].astype(np.float64) for side in (some.observation, some.next_observation))
-    moves = here != there if flag is None else some.next_observation[:, flag[0]] != flag[1]
-    change, given = there - here, matrix[:, layout.given_columns]
-    line = Line.fit(given[moves], change[moves])
-    if line is None:
-        return None, False
-    left = change[moves] - line(given[moves])
-    open_ = max(float(left.std()), float(np.sqrt(np.square(line(given[~moves])).mean())) if not moves.all() else 0.0)
-    return line, open_ < _OPEN * float(change[moves].std())
-
-
-def _follows(layout: Layout, sample: _Sample, column: int) -> bool:
-    """Return whether a column follows from the rest of the row in a linear way, also where it stays.
-
-    For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide this.
-    """
-    (some, matrix), own = sample, layout.next_columns[column]
-    others = [*layout.given_columns, *(place for place in layout.columns_of(PAIR[1]) if place != own)]
-    change = matrix[:, own] - some.observation[:, column]
-    units = Units.of(matrix[:, others])
-    if units is None or len(some) < ROWS_PER_WEIGHT * (len(others) + 1):
-        return False
-    lines = Straight((matrix[:, others] - units.mean) / units.std)
-    return bool(np.std(change - lines(*lines.fit(change))) < _EXACT * change.std())
+def _landings(spikes: Matrix, moves: Matrix, dtype: Any) -> tuple[tuple[float, float], ...] | None:
+    """Return changes that stand for a step to each of the `spikes` (S,): powers of 2, which every type of numbers holds
+    exactly, beyond all other changes, the `moves` (M,). Returns None if the type `dtype` ends before."""
+    far = math.ceil(math.log2(np.abs(moves).max()))
+    if far + len(spikes) >= np.finfo(dtype).maxexp:
+        return None
+    return tuple((2.0 ** (far + 1 + number), spike) for number, spike in enumerate(spikes.tolist()))
 
 
 def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:
     """Write the encoded change of each held column into `matrix` (N, D). `sources` are the fields of the rows.
 
-    Where a column stays, the change is drawn from its regression. Of a column with few values, it is the change to a
-    random number that is rounded to the next value.
+    Where a column stays or reaches a spike, the change is drawn from its regression. Of a column with few values, it is
+    the change to a random number that is rounded to the next value.
     """
     kinds: Any = by_column(layout.next_observation)
     for one in layout.held:
-        here, there = (sources[field][:, one.column].astype(np.float64) for field in PAIR)
-        stays = one.stays(there - here, sources[PAIR[1]])
-        change = (_unrounded(there, np.array(one.levels)) if one.levels else there) - here
-        change[stays] = 0.0
+        before, after = (sources[field] for field in PAIR)
         kind, start = kinds[one.column], layout.next_columns[one.column]
-        matrix[:, start : start + kind.matrix_width] = kind.encode(change[:, None])
-        if one.line is not None:
-            matrix[stays, start] = one.line.drawn(matrix[stays][:, layout.given_columns], one.column)
+        stays, there = one.stay(before, after), after[:, one.column].astype(np.float64)
+        if one.sine is not None:
+            change = matrix[:, start].copy()  # the angle of the turn
+        else:
+            change = (_unrounded(there, np.array(one.levels)) if one.levels else there) - before[:, one.column]
+        change[stays] = 0.0
+        marked, is_special = change.copy(), stays
+        for lands, mark in one.lands(after, stays):
+            marked[lands], is_special = mark, is_special | lands
+        matrix[:, start : start + kind.matrix_width] = kind.encode(marked[:, None])
+        given = matrix[is_special][:, layout.given_columns]
+        matrix[is_special, start] = change[is_special] if one.line is None else one.line.drawn(given, one.column)
 
 
 def _unrounded(values: Matrix, levels: Matrix) -> Matrix:
@@ -255,12 +301,23 @@ def _unrounded(values: Matrix, levels: Matrix) -> Matrix:
 
 
 def put_held(held: Sequence[Held], fields: Mapping[str, Tensor]) -> None:
-    """Replace the change of each held column of the next observation by the value after the step, in place."""
+    """Replace the change of each held column of the next observation by the value after the step, in place.
+
+    Angles by which a step turns cosine and sine are left to `put_turned`.
+    """
     before, after = fields["observation"], fields["next_observation"]
     for one in held:
+        if one.sine is not None:
+            continue
         here, change = before[:, one.column], after[:, one.column]
-        moved = (here.double() + change.double()).clamp(one.low, one.high)
+        moved = here.double() + change.double()
+        for _, spike in one.landings:  # a step that is not to the spike at an end does not end there
+            if spike in (one.low, one.high):
+                moved = spike + (moved - spike).abs() * (1 if spike == one.low else -1)
+        moved = moved.clamp(one.low, one.high)
         if one.levels:
             levels = moved.new_tensor(one.levels)
             moved = levels[torch.bucketize(moved, (levels[:-1] + levels[1:]) / 2)]
+        for mark, spike in one.landings:
+            moved = torch.where(change == mark, spike, moved)
         after[:, one.column] = torch.where(one.stays(change, after), here, moved.to(after.dtype))

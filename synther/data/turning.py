@@ -23,7 +23,7 @@ from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
-from synther.data.numbers import Bounded, Continuous
+from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
 from synther.data.wrapping import unwrapped
 from synther.errors import FormatError
@@ -66,7 +66,12 @@ class Turn:
         finite((*found.weights, found.shift), "layout.turns")
         given = sum(kind.matrix_width for field in ("observation", "action") for kind in kinds[field])
         after = by_column(kinds["next_observation"])
-        if len(found.weights) != given or not all(isinstance(after.get(one), Continuous) for one in found.columns):
+        angle, rest = (after.get(one) for one in found.columns)
+        if (
+            len(found.weights) != given
+            or not isinstance(angle, (Continuous, Spiked))
+            or not isinstance(rest, Continuous)
+        ):
             raise FormatError(
                 f"layout.turns: expected two continuous columns of the next observation and {given} weights (one for "
                 f"each matrix column of observation and action), got columns {found.columns} and "

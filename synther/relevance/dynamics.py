@@ -466,9 +466,10 @@ def plain_layout(layout: Layout) -> Layout:
         return replace(kind, coding="onehot") if isinstance(kind, (Categorical, OneHot, Codebook)) else kind
 
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
-    if layout.held:  # next values again instead of changes
-        before, after = by_column(layout.observation), by_column(kinds["next_observation"])
-        kinds["next_observation"] = tuple((after | {one.column: before[one.column] for one in layout.held}).values())
+    if layout.held:  # next values again instead of changes, and angles without a flag
+        before, after = by_column(kinds["observation"]), by_column(kinds["next_observation"])
+        own = {one.column: before[one.column] if one.sine is None else Continuous() for one in layout.held}
+        kinds["next_observation"] = tuple((after | own).values())
     if layout.formula is not None:
         kinds["reward"] = (Continuous(),)
     return replace(layout, **kinds, extra=(), held=(), formula=None, sparse=None)

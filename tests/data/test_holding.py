@@ -261,3 +261,112 @@ def test_held_columns_beside_spikes_and_categories_have_probabilities_of_staying
     assert law is not None
     assert {"next_observation[0]"} <= {*law.names}
     assert np.isfinite(law.log_likelihood(real)).all()
+
+
+def headings(count: int = ROWS, seed: int = 0) -> Transitions:
+    """A robot whose heading stays as it is unless it is steered by more than 0.6."""
+    draw = np.random.default_rng(seed)
+    angle, action = draw.uniform(-np.pi, np.pi, count), draw.uniform(-1, 1, (count, 1))
+    speed = draw.normal(size=count)
+    steered = np.abs(action[:, 0]) > 0.6
+    here = np.c_[np.cos(angle), speed, np.sin(angle)].astype(np.float32)
+    angle = angle + 0.5 * action[:, 0] + 0.05 * draw.normal(size=count)
+    there = np.where(steered[:, None], np.c_[np.cos(angle), speed, np.sin(angle)], here).astype(np.float32)
+    there[:, 1] = 0.9 * speed + 0.1 * draw.normal(size=count)
+    return Transitions.of(observation=here, action=action, reward=draw.normal(size=count), next_observation=there)
+
+
+def test_a_heading_stays_as_a_whole_or_turns():
+    real = headings()
+    found = prepared(real, "bent", "quantile")
+    assert [(one.column, one.sine) for one in found.layout.held] == [(0, 2)]
+    assert through_json(found.layout) == found.layout
+    back = decoded(found, found.matrix)
+    np.testing.assert_array_equal(stays(back), stays(real))
+    np.testing.assert_allclose(back.next_observation, real.next_observation, atol=2e-6)
+    made = decoded(found, found.matrix + 0.3 * np.random.default_rng(1).normal(size=found.matrix.shape))
+    same = stays(made)
+    np.testing.assert_array_equal(same[:, 0], same[:, 2])
+    assert 0.4 < same[:, 0].mean() < 0.8
+    np.testing.assert_allclose(np.linalg.norm(made.next_observation[:, [0, 2]], axis=1), 1, rtol=1e-6)
+
+
+def test_a_short_fit_knows_when_a_heading_stays():
+    small = {"network": {"width": 32, "depth": 2}, "fit": {"steps": 400}, "sampler": {"steps": 8}}
+    model = Synthesizer("laptop", device="cpu", **small).fit(headings(), progress=False)
+    asked = headings(count=2_000, seed=1)
+    given = {"observation": asked.observation, "action": asked.action}
+    same = stays(model.sample(given=given, seed=2, progress=False))[:, 0]
+    steering = np.abs(asked.action[:, 0])
+    assert same[steering < 0.4].mean() > 0.8
+    assert same[steering > 0.8].mean() < 0.2
+    (law,) = [one for one in DiscreteLaw.fit(headings(), model._model.layout, steps=10).groups if one.outputs.flags]
+    assert law.outputs.flags == 1
+
+
+def purses(dtype: str = "float32", unit: float = 1.0) -> Transitions:
+    """Money that a purchase lowers, to exactly 0 if it is not enough."""
+    draw = np.random.default_rng(0)
+    money, action = draw.uniform(0, 60, ROWS) * (draw.random(ROWS) > 0.1), draw.uniform(-1, 1, (ROWS, 1))
+    price = draw.exponential(20, ROWS)
+    here = (unit * np.c_[money, draw.normal(size=ROWS)]).astype(dtype)
+    there = here.copy()
+    bought = action[:, 0] > 0.3
+    there[bought, 0] = np.maximum(here[bought, 0] - unit * price[bought], 0)
+    there[:, 1] = (unit * draw.normal(size=ROWS)).astype(dtype)
+    return Transitions.of(observation=here, action=action, reward=draw.normal(size=ROWS), next_observation=there)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("residuals", ["linear", "bent"])
+def test_money_stays_falls_or_is_spent_to_exactly_nothing(dtype, residuals):
+    real = purses(dtype)
+    emptied = (real.next_observation[:, 0] == 0) & ~stays(real)[:, 0]
+    assert 0.05 < emptied.mean() < 0.2
+    found = prepared(real, residuals, "quantile")
+    assert [(one.column, [spike for _, spike in one.landings]) for one in found.layout.held] == [(0, [0.0])]
+    assert through_json(found.layout) == found.layout
+    back = decoded(found, found.matrix)
+    np.testing.assert_array_equal(stays(back), stays(real))
+    np.testing.assert_array_equal(back.next_observation[:, 0] == 0, real.next_observation[:, 0] == 0)
+    np.testing.assert_allclose(back.next_observation, real.next_observation, atol=0.1 if dtype == "float16" else 1e-4)
+
+
+def test_a_step_that_is_not_to_a_spike_does_not_end_there():
+    real = purses()
+    found = prepared(real, "bent", "quantile")
+    where = [number for number, name in enumerate(found.layout.names) if name.startswith("next_observation[0]=")]
+    moved = found.matrix + 0.5 * np.random.default_rng(1).normal(size=found.matrix.shape)
+    moved[:, where] = found.matrix[:, where]  # neither flag changes
+    made = decoded(found, moved)
+    full = made.observation[:, 0] > 0
+    empty = made.next_observation[full, 0] == 0
+    assert full.sum() > 4_000
+    np.testing.assert_array_equal(stays(made)[full, 0], stays(real)[full, 0])
+    np.testing.assert_array_equal(empty, (real.next_observation[full, 0] == 0) & ~stays(real)[full, 0])
+    assert made.next_observation[full, 0][~empty].min() > 0
+
+
+def test_float16_has_no_number_for_a_step_to_a_spike_if_steps_are_large():
+    real = purses("float16", unit=1000.0)
+    assert real.observation.max() > 32_768
+    found = prepared(real)
+    assert found.layout.held == ()
+    assert np.isfinite(decoded(found, found.matrix).next_observation).all()
+
+
+@pytest.mark.parametrize(
+    "damage", [{"sine": 9}, {"landings": [[1.0, 2.0]]}, {"landings": [[float("inf"), 0.0]]}, {"landings": [[1.0]]}]
+)
+def test_a_damaged_entry_of_a_heading_is_refused(damage):
+    entry = layout_json.to_json(prepared(headings()).layout)
+    (held,) = entry["held"]
+    with pytest.raises(FormatError, match="held"):
+        layout_json.from_json(entry | {"held": [held | damage]})
+
+
+def test_dynamics_models_see_next_headings():
+    real = headings()
+    plain = plain_layout(prepared(real).layout)
+    assert plain.held == ()
+    np.testing.assert_allclose(plain.unpack(plain.pack(real)).next_observation, real.next_observation, atol=1e-6)
