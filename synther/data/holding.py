@@ -20,7 +20,7 @@ NOTE[paper]: the reference generates next values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,6 +49,11 @@ _FEWEST_TOLD = 0.02  # smallest share of rows with each value of a flag that dec
 _MOST_OTHERS = 0.9  # and largest share of the other rows in which the column stays
 _MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
 _EXACT = 0.01  # a regression is exact if it leaves at most this share of the std of changes
+_TINY, _MOST_TINY = (
+    1e-3,
+    0.2,
+)  # size of a tiny change in stds of all changes, and the most of them in rows without change
+_ROUGH = 0.5  # the share that a regression may leave if a column stays because tiny changes are rounded to 0
 _APART = 0.01  # columns stay together if they differ in at most this share of the rows in which one of them stays
 _NUMBERS = Continuous, Bounded, Spiked
 _DRAWING = 23  # seed of draws
@@ -139,39 +144,39 @@ def with_held(layout: Layout, rows: Transitions) -> Layout:
 
     sines = dict(turn.columns for turn in layout.turns)
     for column in [*_candidates(layout, rows), *sines]:
-        here, there = (side[:, column].astype(np.float64) for side in (rows.observation, rows.next_observation))
+        here, there = (side[:, column] for side in (rows.observation, rows.next_observation))
         span = float(min(here.min(), there.min())), float(max(here.max(), there.max()))
-        one = Held(column, *span, getattr(before[column], "values", ()), told.get(column), sine=sines.get(column))
+        one = Held(column, *span, getattr(before[column], "values", ()), sine=sines.get(column))
         spikes = np.array(getattr(after[column], "spikes", ()))
-        stays = replace(one, flag=None).stay(rows.observation, rows.next_observation)
-        lands = np.isin(there, spikes) & ~stays
-        moves = (there - here)[~stays & ~lands] if one.sine is None else sample().moves(one, spikes)[1]
-        is_often = (stays & ~np.isin(here, spikes)).mean() >= _FEWEST_STAY and _stands_out(stays, moves)
-        if one.flag is None and not is_often:
+        if column in told:
+            marked = replace(one, flag=told[column])
+            line = Line.fit(*sample().moves(marked, spikes))
+            if line is not None:
+                after[column] = Continuous()
+                held.append(replace(marked, line=line))
+                continue
+        steps = _Steps.of(one, rows, spikes, sample)
+        if not steps.are_held():
             continue
-        line = Line.fit(*sample().moves(one, spikes))
-        if one.flag is not None and line is not None:
-            after[column] = Continuous()
-            held.append(replace(one, line=line))
+        is_rounded, landings = steps.are_rounded(), steps.landings(there.dtype)
+        if landings is None or (is_rounded and len(spikes)):
             continue
-        one = replace(one, flag=None)
-        if not is_often or sample().explain(one, layout.given_columns):
+        if sample().explain(one, layout.given_columns, _ROUGH if is_rounded else _EXACT):
             continue
-        landings = _landings(np.unique(there[lands]), moves, rows.next_observation.dtype)
-        if landings is None:
-            continue
-        one = replace(one, landings=landings)
+        one, stays, moves = replace(one, landings=landings), steps.stays, steps.moves
         same = (np.count_nonzero(stays != other) <= _APART * np.count_nonzero(stays) for other in patterns)
         number = next((number for number, is_same in enumerate(same) if is_same), len(patterns))
         patterns += [stays] if number == len(patterns) else []
         ends = (float(moves.min()), float(moves.max())) if one.sine is None else (-math.inf, math.inf)
         after[column] = Spiked(
-            *ends, (0.0, *(change for change, _ in one.landings)), SPIKE_GAP * float(moves.std()) or 1.0,
+            *ends, (0.0, *(change for change, _ in landings)), SPIKE_GAP * float(moves.std()) or 1.0,
             tied=first + number, tied_spike=0.0, usual=float(moves.mean()), by_flag=True,
         )  # fmt: skip
         others = [place for place in layout.columns_of(PAIR[1]) if place != layout.next_columns[column]]
-        follows = sample().explain(one, [*layout.given_columns, *others])
-        held.append(one if follows else replace(one, line=line or Line.flat(len(layout.given_columns), moves)))
+        if not sample().explain(one, [*layout.given_columns, *others]):
+            line = Line.fit(*sample().moves(one, spikes))
+            one = replace(one, line=line or Line.flat(len(layout.given_columns), moves))
+        held.append(one)
     return replace(layout, next_observation=tuple(after.values()), held=tuple(held)) if held else layout
 
 
@@ -216,14 +221,6 @@ def _candidates(layout: Layout, rows: Transitions) -> list[int]:
     return [column for column, kind in after.items() if column not in elsewhere | drawn and is_plain(column, kind)]
 
 
-def _stands_out(stays: NDArray[np.bool_], moves: Matrix) -> bool:
-    """Return whether a column stays in far more rows (N,) than it makes any of its `moves` (M,)."""
-    if len(moves) < FEWEST_IN_A_SPIKE:
-        return False
-    _, others = np.unique(moves, return_counts=True)
-    return bool(np.count_nonzero(stays) > _STANDS_OUT * others.max())
-
-
 class _Sample(NamedTuple):
     """Rows that regressions are fitted to."""
 
@@ -246,8 +243,9 @@ class _Sample(NamedTuple):
         where = ~one.stay(before, after) & ~np.isin(after[:, one.column], spikes)
         return self.matrix[:, self.layout.given_columns][where], self.changes(one)[where]
 
-    def explain(self, one: Held, columns: Sequence[int]) -> bool:
-        """Return whether a column's change is a linear function of these `columns` of the matrix, also where it stays.
+    def explain(self, one: Held, columns: Sequence[int], left: float = _EXACT) -> bool:
+        """Return whether a column's change is a linear function of these `columns` of the matrix, also where it stays,
+        up to the share `left` of its std.
 
         For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide
         this. The height of a body may follow from the last speed. Then it needs no flag.
@@ -256,16 +254,52 @@ class _Sample(NamedTuple):
         if units is None or len(change) < ROWS_PER_WEIGHT * (len(columns) + 1):
             return False
         lines = Straight((self.matrix[:, columns] - units.mean) / units.std)
-        return bool(np.std(change - lines(*lines.fit(change))) < _EXACT * change.std())
+        return bool(np.std(change - lines(*lines.fit(change))) < left * change.std())
 
 
-def _landings(spikes: Matrix, moves: Matrix, dtype: Any) -> tuple[tuple[float, float], ...] | None:
-    """Return changes that stand for a step to each of the `spikes` (S,): powers of 2, which every type of numbers holds
-    exactly, beyond all other changes, the `moves` (M,). Returns None if the type `dtype` ends before."""
-    far = math.ceil(math.log2(np.abs(moves).max()))
-    if far + len(spikes) >= np.finfo(dtype).maxexp:
-        return None
-    return tuple((2.0 ** (far + 1 + number), spike) for number, spike in enumerate(spikes.tolist()))
+class _Steps(NamedTuple):
+    """What the steps of some rows do to a column."""
+
+    here: Matrix
+    """The column before the step. (N,)"""
+    stays: NDArray[np.bool_]
+    """Whether the column stays. (N,)"""
+    spikes: Matrix
+    """The spikes of the column. (S,)"""
+    reached: Matrix
+    """Those to which some step leads. (R,)"""
+    moves: Matrix
+    """All changes but those to a spike. (M,)"""
+
+    @classmethod
+    def of(cls, one: Held, rows: Transitions, spikes: Matrix, sample: Callable[[], _Sample]) -> _Steps:
+        here, there = (side[:, one.column].astype(np.float64) for side in (rows.observation, rows.next_observation))
+        stays = one.stay(rows.observation, rows.next_observation)
+        lands = np.isin(there, spikes) & ~stays
+        moves = (there - here)[~stays & ~lands] if one.sine is None else sample().moves(one, spikes)[1]
+        return cls(here, stays, spikes, np.unique(there[lands]), moves)
+
+    def are_held(self) -> bool:
+        """Return whether the column often stays where it is, not only on a spike, and far more often than it makes any
+        of its moves."""
+        if (self.stays & ~np.isin(self.here, self.spikes)).mean() < _FEWEST_STAY or len(self.moves) < FEWEST_IN_A_SPIKE:
+            return False
+        _, others = np.unique(self.moves, return_counts=True)
+        return bool(np.count_nonzero(self.stays) > _STANDS_OUT * others.max())
+
+    def are_rounded(self) -> bool:
+        """Return whether the column seems to stay only because tiny changes are rounded to 0: there are others that are
+        almost as small."""
+        share = self.stays.mean()
+        return bool(np.mean(np.abs(self.moves) < _TINY * self.moves.std()) * (1 - share) > _MOST_TINY * share)
+
+    def landings(self, dtype: Any) -> tuple[tuple[float, float], ...] | None:
+        """Return changes that stand for a step to each spike that is reached: powers of 2, which every type of numbers
+        holds exactly, beyond all moves. Returns None if the type `dtype` ends before."""
+        far = math.ceil(math.log2(np.abs(self.moves).max()))
+        if far + len(self.reached) >= np.finfo(dtype).maxexp:
+            return None
+        return tuple((2.0 ** (far + 1 + number), spike) for number, spike in enumerate(self.reached.tolist()))
 
 
 def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) -> None:

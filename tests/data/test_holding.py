@@ -370,3 +370,36 @@ def test_dynamics_models_see_next_headings():
     plain = plain_layout(prepared(real).layout)
     assert plain.held == ()
     np.testing.assert_allclose(plain.unpack(plain.pack(real)).next_observation, real.next_observation, atol=1e-6)
+
+
+def test_a_number_that_an_action_leaves_as_it_is_stays_although_other_steps_follow_from_the_action():
+    draw = np.random.default_rng(0)
+    place, action = draw.normal(size=ROWS), draw.integers(3, size=ROWS)
+    step = np.array([0.0, 1.0, -1.0])[action] * (1 + 0.05 * draw.normal(size=ROWS))
+    real = Transitions.of(
+        observation=place[:, None],
+        action=action,
+        reward=draw.normal(size=ROWS),
+        next_observation=(place + step)[:, None],
+    )
+    found = prepared(real, "bent", "quantile")
+    assert [one.column for one in found.layout.held] == [0]
+    made = decoded(found, found.matrix + 0.1 * np.random.default_rng(1).normal(size=found.matrix.shape))
+    np.testing.assert_array_equal(stays(made)[:, 0], action == 0)
+
+
+@pytest.mark.parametrize("is_often_at_0", [False, True])
+def test_a_body_at_rest_is_not_held_if_tiny_changes_are_rounded(is_often_at_0):
+    """Its place changes by speeds of all sizes. Nothing distinguishes those that are too small for its float32."""
+    draw = np.random.default_rng(0)
+    place, action = draw.uniform(1, 2, ROWS), draw.uniform(-1, 1, (ROWS, 1))
+    speed = draw.normal(size=ROWS) * np.where(draw.random(ROWS) < 0.4, 10.0 ** -draw.uniform(0, 12, ROWS), 1)
+    if is_often_at_0:
+        place[draw.random(ROWS) < 0.1] = 0.0
+    after = place + 0.1 * speed * (1 + 0.1 * draw.normal(size=ROWS))
+    here, there = (
+        side.astype(np.float32) for side in (np.c_[place, speed], np.c_[after, 0.9 * speed + 0.1 * action[:, 0]])
+    )
+    real = Transitions.of(observation=here, action=action, reward=draw.normal(size=ROWS), next_observation=there)
+    assert stays(real)[:, 0].mean() > 0.05
+    assert prepared(real).layout.held == ()
