@@ -282,7 +282,9 @@ class _Steps(NamedTuple):
     def are_held(self) -> bool:
         """Return whether the column often stays where it is, not only on a spike, and far more often than it makes any
         of its moves."""
-        if (self.stays & ~np.isin(self.here, self.spikes)).mean() < _FEWEST_STAY or len(self.moves) < FEWEST_IN_A_SPIKE:
+        if (self.stays & ~np.isin(self.here, self.spikes)).mean() < _FEWEST_STAY:
+            return False
+        if len(self.moves) < FEWEST_IN_A_SPIKE or not self.moves.any():
             return False
         _, others = np.unique(self.moves, return_counts=True)
         return bool(np.count_nonzero(self.stays) > _STANDS_OUT * others.max())
@@ -296,7 +298,7 @@ class _Steps(NamedTuple):
     def landings(self, dtype: Any) -> tuple[tuple[float, float], ...] | None:
         """Return changes that stand for a step to each spike that is reached: powers of 2, which every type of numbers
         holds exactly, beyond all moves. Returns None if the type `dtype` ends before."""
-        far = math.ceil(math.log2(np.abs(self.moves).max()))
+        far = math.ceil(math.log2(max(np.abs(self.moves).max(), 1.0)))
         if far + len(self.reached) >= np.finfo(dtype).maxexp:
             return None
         return tuple((2.0 ** (far + 1 + number), spike) for number, spike in enumerate(self.reached.tolist()))
