@@ -15,7 +15,7 @@ from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, read
 from synther.data.episodes import episode_ids
-from synther.data.shipped import path as shipped
+from synther.formats.shipped import path as shipped
 from synther.relevance.dynamics import Ensemble, OneStep, one_step
 
 HELD_OUT = 2_000

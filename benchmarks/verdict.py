@@ -25,8 +25,8 @@ from synther import Synthesizer, Transitions, read, write
 from synther.assess.assessment import Assessment
 from synther.assess.judge import assess
 from synther.baselines.augmentation import AUGMENTATIONS, Augmentation
-from synther.data import shipped
 from synther.envs.simulator import simulate
+from synther.formats import shipped
 
 HEADER = [
     "data",

@@ -13,13 +13,13 @@ import pytest
 
 from synther import Synthesizer, Transitions, __version__, read
 from synther import report as module
-from synther.data import shipped
 from synther.data.spaces import Discrete
 from synther.diffusion.config import SamplerConfig
 from synther.envs.making import opened
 from synther.envs.rollout import rollout
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra, Unwritable
+from synther.formats import shipped
 from synther.progress import Silent
 from synther.report import Assessed, Pair, Plan, assess_to
 

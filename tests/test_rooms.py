@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import synther
-from synther.data import shipped
+from synther.formats import shipped
 
 PACKAGE = Path(synther.__file__).parent
 PROJECT = PACKAGE.parent / "pyproject.toml"

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from synther import formats
-from synther.data import shipped
 from synther.data.transitions import Transitions
 from synther.datasets import rollouts
 from synther.datasets.tasks import ENV_IDS, EPISODES, Change, Task, canonical, tasks
 from synther.errors import ConfigError, DataError, FormatError
-from synther.formats import minari
+from synther.formats import minari, shipped
 from synther.pixels.formats.hdf5 import is_of_frames
 from synther.plain import check_least
 from synther.progress import Progress

@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from synther.data import shipped
 from synther.data.checks import check_kind
 from synther.data.transitions import RowSource, Transitions
 from synther.durable import writing_to
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats import shipped
 from synther.registry import Registry
 
 __all__ = ["FORMATS", "Format", "read", "suffixes", "write"]

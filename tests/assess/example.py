@@ -13,8 +13,7 @@ from synther.assess.fidelity import marginal, matrices_of, pearson
 from synther.assess.process import project
 from synther.assess.report.correlations import png
 from synther.baselines.augmentation import Augmentation
-from synther.data import shipped
-from synther.formats import read
+from synther.formats import read, shipped
 
 ROWS = 2_000
 ALIKE, PHYSICS, NEW = "Do the rows look alike?", "Do they follow the same rules?", "Are they more than copies?"

@@ -17,8 +17,8 @@ from synther.assess.judge import assess
 from synther.assess.metrics import Figure, measure
 from synther.assess.spread import BANDS, FitOptions, Parts, figures, furthest, information, inside, spread_ratio
 from synther.assess.verdict import LIMITS, votes
-from synther.data import shipped
 from synther.data.transitions import Transitions
+from synther.formats import shipped
 
 from ..support.short import short_learners
 from . import worlds

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from synther import Synthesizer, read, write
-from synther.data import shipped
+from synther.formats import shipped
 
 pytestmark = pytest.mark.usefixtures("quick_report")
 

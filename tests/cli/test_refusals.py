@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from synther import read, write
-from synther.data import shipped
+from synther.formats import shipped
 from synther.pixels import files
 
 from ..experiments import seeing

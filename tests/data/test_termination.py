@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from synther.calibration.rates import resampled
-from synther.data import shipped, termination
+from synther.data import termination
 from synther.data.numbers import Continuous
 from synther.data.preparing import prepare
 from synther.data.termination import Regions, TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
-from synther.formats import read
+from synther.formats import read, shipped
 
 from ..support.layouts import decoded, through_json
 

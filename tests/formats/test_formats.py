@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import shipped, spaces
+from synther.data import spaces
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError, Unwritable
-from synther.formats import read, suffixes, write, writing
+from synther.formats import read, shipped, suffixes, write, writing
 
 from ..support.files import store
 

@@ -26,4 +26,4 @@ def hopper() -> Path:
 
 
 def _folder() -> Path:
-    return Path(str(resources.files("synther.data"))) / "replay"
+    return Path(str(resources.files("synther.formats"))) / "replay"
