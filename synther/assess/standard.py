@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.inference import FEWEST_IN_A_SPIKE, far_spikes
 from synther.data.moments import Moments
+from synther.data.spikes import FEWEST_IN_A_SPIKE, far_spikes
 
 Array = NDArray[Any]
 

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.categories import Drawn
-from synther.data.inference import FEWEST_IN_A_SPIKE, SPIKE_GAP
 from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lines import ROWS_PER_WEIGHT, Line, Straight, Units
 from synther.data.numbers import Bounded, Continuous, Spiked
+from synther.data.spikes import FEWEST_IN_A_SPIKE, SPIKE_GAP
 from synther.data.transitions import PAIR, Transitions
 from synther.data.values import Binary, Levels
 from synther.errors import FormatError

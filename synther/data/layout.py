@@ -50,6 +50,7 @@ from synther.data.rounding import find_measured
 from synther.data.spaces import Space
 from synther.data.sparse_rewards import SparseReward
 from synther.data.spheres import Sphere, find_spheres
+from synther.data.spikes import special
 from synther.data.transitions import EXTRA, PAIR, ROW_FIELDS, RowSource, Transitions
 from synther.data.turning import Turn
 from synther.data.wrapping import cosines_and_sines, find_wrapped
@@ -181,7 +182,7 @@ class Layout:
             if steps is not None:
                 observation = find_measured(observation, steps)
             observation, action, reward = (
-                inference.special(kinds_of, sample[field], seen[field], steps if field == "observation" else None)
+                special(kinds_of, sample[field], seen[field], steps if field == "observation" else None)
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
             if steps is not None:
@@ -197,7 +198,7 @@ class Layout:
                 found = inference.action_kinds(seen[key], declared["action"], coding)
             else:
                 found = inference.extra_kinds(seen[key], sample[key], rows, key, coding)
-            found = inference.special(found, sample[key], seen[key]) if spikes else found
+            found = special(found, sample[key], seen[key]) if spikes else found
             extra.append(Extra(name, found, array.dtype.name, array.ndim == 1))
         return cls(
             observation=observation,

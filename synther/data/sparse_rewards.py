@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synther.data.inference import SPIKE_GAP
 from synther.data.kind import Array, Kind, Matrix
 from synther.data.lines import Line
 from synther.data.numbers import Spiked
+from synther.data.spikes import SPIKE_GAP
 from synther.data.transitions import PAIR, Transitions
 from synther.errors import FormatError
 from synther.schema import checked

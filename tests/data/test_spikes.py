@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from synther.calibration.rates import Calibration, calibrate
-from synther.data import inference
+from synther.data import inference, spikes
 from synther.data.decoding import Decoder
 from synther.data.kinds import Bounded, Continuous, Levels, Spiked, from_json, to_json
 from synther.data.layout import Layout
@@ -243,7 +243,7 @@ def test_a_whole_calibration_gives_every_flag_its_real_share():
 
 
 def found_in(values: np.ndarray) -> object:
-    (kind,) = inference.special((Continuous(),), values, inference.Profile.of(values))
+    (kind,) = spikes.special((Continuous(),), values, inference.Profile.of(values))
     return kind
 
 
@@ -270,7 +270,7 @@ def test_of_many_repeated_values_the_most_frequent_are_special():
     values = draw.normal(size=20_000)
     repeated = np.repeat(np.arange(1, 31) / 7, 20)
     values[: len(repeated)], values[-1_000:] = repeated, 0.0
-    found = inference.special((Continuous(),), values[:, None], inference.Profile.of(values[:, None]))
+    found = spikes.special((Continuous(),), values[:, None], inference.Profile.of(values[:, None]))
     assert isinstance(found[0], Spiked)
     assert found[0].spikes == (0.0,)
 
