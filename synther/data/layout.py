@@ -334,7 +334,13 @@ class Layout:
     def flag_names(self) -> tuple[str, ...]:
         """Names of the flags. A flag is a number in a row of the matrix that is compared with a threshold when the row
         is decoded, for example terminal."""
-        return tuple(name for place in self.places for name in place.kind.flag_labels(place.names))
+        names, held = list[str](), {one.column: one for one in self.held if one.flag is None}
+        for place in self.places:
+            one = held.get(place.source.start) if place.field == PAIR[1] else None
+            own = place.names[0]
+            became = () if one is None else (f"{own} stays", *(f"{own} becomes {spike!r}" for _, spike in one.landings))
+            names += became or place.kind.flag_labels(place.names)
+        return tuple(names)
 
     @property
     def thresholds(self) -> tuple[float, ...]:

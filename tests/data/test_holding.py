@@ -325,6 +325,7 @@ def test_money_stays_falls_or_is_spent_to_exactly_nothing(dtype, residuals):
     assert 0.05 < emptied.mean() < 0.2
     found = prepared(real, residuals, "quantile")
     assert [(one.column, [spike for _, spike in one.landings]) for one in found.layout.held] == [(0, [0.0])]
+    assert found.layout.flag_names[1:3] == ("next_observation[0] stays", "next_observation[0] becomes 0.0")
     assert through_json(found.layout) == found.layout
     back = decoded(found, found.matrix)
     np.testing.assert_array_equal(stays(back), stays(real))
