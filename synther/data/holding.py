@@ -49,10 +49,8 @@ _FEWEST_TOLD = 0.02  # smallest share of rows with each value of a flag that dec
 _MOST_OTHERS = 0.9  # and largest share of the other rows in which the column stays
 _MOST_ROWS = 1 << 14  # maximum number of rows that the regression is fitted to
 _EXACT = 0.01  # a regression is exact if it leaves at most this share of the std of changes
-_TINY, _MOST_TINY = (
-    1e-3,
-    0.2,
-)  # size of a tiny change in stds of all changes, and the most of them in rows without change
+_TINY = 1e-3  # a tiny change is below this, in stds of all changes
+_MOST_TINY = 0.2  # more tiny changes than this, relative to the rows without a change, mean that these were rounded
 _ROUGH = 0.5  # the share that a regression may leave if a column stays because tiny changes are rounded to 0
 _APART = 0.01  # columns stay together if they differ in at most this share of the rows in which one of them stays
 _NUMBERS = Continuous, Bounded, Spiked

@@ -391,7 +391,7 @@ def test_a_number_that_an_action_leaves_as_it_is_stays_although_other_steps_foll
 
 @pytest.mark.parametrize("is_often_at_0", [False, True])
 def test_a_body_at_rest_is_not_held_if_tiny_changes_are_rounded(is_often_at_0):
-    """Its place changes by speeds of all sizes. Nothing distinguishes those that are too small for its float32."""
+    """Its place changes at speeds of all sizes, also by less than float32 can show."""
     draw = np.random.default_rng(0)
     place, action = draw.uniform(1, 2, ROWS), draw.uniform(-1, 1, (ROWS, 1))
     speed = draw.normal(size=ROWS) * np.where(draw.random(ROWS) < 0.4, 10.0 ** -draw.uniform(0, 12, ROWS), 1)
