@@ -81,12 +81,13 @@ class Held:
     """Column of the sine, if `column` is the cosine of an angle that a step turns. The change is then this angle."""
 
     def stays(self, change: Any, after: Any) -> Any:
-        """Return in which rows (N,) the column stays, from its change (N,) and the next observation (N, W)."""
+        """Return in which generated rows (N,) the column stays, from its change (N,) and the next observation
+        (N, W)."""
         return change == 0 if self.flag is None else after[:, self.flag[0]] == self.flag[1]
 
-    def stay(self, before: Array, after: Array) -> NDArray[np.bool_]:
-        """Return in which rows the column (and that of the sine) is the same `before` (N, W) and `after` the step, or
-        in which its flag tells so. (N,)"""
+    def kept(self, before: Array, after: Array) -> NDArray[np.bool_]:
+        """Return in which real rows the column (and that of the sine) is the same `before` (N, W) and `after` the step,
+        or in which its flag tells so. (N,)"""
         if self.flag is not None:
             return np.asarray(after[:, self.flag[0]] == self.flag[1])
         own = [self.column] if self.sine is None else [self.column, self.sine]
@@ -238,7 +239,7 @@ class _Sample(NamedTuple):
         """Return observation and action as columns of the matrix (M, G), and the change (M,), in rows in which a column
         does not stay or reach one of its `spikes` (S,)."""
         before, after = (getattr(self.rows, field) for field in PAIR)
-        where = ~one.stay(before, after) & ~np.isin(after[:, one.column], spikes)
+        where = ~one.kept(before, after) & ~np.isin(after[:, one.column], spikes)
         return self.matrix[:, self.layout.given_columns][where], self.changes(one)[where]
 
     def explain(self, one: Held, columns: Sequence[int], left: float = _EXACT) -> bool:
@@ -248,10 +249,11 @@ class _Sample(NamedTuple):
         For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide
         this. The height of a body may follow from the last speed. Then it needs no flag.
         """
-        change, units = self.changes(one), Units.of(self.matrix[:, columns])
+        change, x = self.changes(one), self.matrix[:, columns]
+        units = Units.of(x)
         if units is None or len(change) < ROWS_PER_WEIGHT * (len(columns) + 1):
             return False
-        lines = Straight((self.matrix[:, columns] - units.mean) / units.std)
+        lines = Straight((x - units.mean) / units.std)
         return bool(np.std(change - lines(*lines.fit(change))) < left * change.std())
 
 
@@ -272,7 +274,7 @@ class _Steps(NamedTuple):
     @classmethod
     def of(cls, one: Held, rows: Transitions, spikes: Matrix, sample: Callable[[], _Sample]) -> _Steps:
         here, there = (side[:, one.column].astype(np.float64) for side in (rows.observation, rows.next_observation))
-        stays = one.stay(rows.observation, rows.next_observation)
+        stays = one.kept(rows.observation, rows.next_observation)
         lands = np.isin(there, spikes) & ~stays
         moves = (there - here)[~stays & ~lands] if one.sine is None else sample().moves(one, spikes)[1]
         return cls(here, stays, spikes, np.unique(there[lands]), moves)
@@ -312,7 +314,7 @@ def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) ->
     for one in layout.held:
         before, after = (sources[field] for field in PAIR)
         kind, start = kinds[one.column], layout.next_columns[one.column]
-        stays, there = one.stay(before, after), after[:, one.column].astype(np.float64)
+        stays, there = one.kept(before, after), after[:, one.column].astype(np.float64)
         if one.sine is not None:
             change = matrix[:, start].copy()  # the angle of the turn
         else:
@@ -322,8 +324,9 @@ def put_changes(layout: Layout, matrix: Matrix, sources: Mapping[str, Array]) ->
         for lands, mark in one.lands(after, stays):
             marked[lands], is_special = mark, is_special | lands
         matrix[:, start : start + kind.matrix_width] = kind.encode(marked[:, None])
-        given = matrix[is_special][:, layout.given_columns]
-        matrix[is_special, start] = change[is_special] if one.line is None else one.line.drawn(given, one.column)
+        if one.line is not None:
+            change[is_special] = one.line.drawn(matrix[is_special][:, layout.given_columns], one.column)
+        matrix[is_special, start] = change[is_special]
 
 
 def _unrounded(values: Matrix, levels: Matrix) -> Matrix:
