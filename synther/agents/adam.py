@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from synther.agents.stacked import Networks
+from synther.agents.stacked import Networks, Stack
 from synther.kernels.adam import adam_step
+from synther.kernels.perceptrons import Regression, regression_step
 
 
 class Adam:
@@ -50,6 +51,17 @@ class Adam:
             beta1=self.betas[0], beta2=self.betas[1], decay=self.decay,
             follower=None if follower is None else follower.weights, tau=tau,
         )  # fmt: skip
+
+    @torch.no_grad()
+    def regress(self, networks: Stack, problem: Regression, follower: Networks | None, tau: float) -> Tensor:
+        """Do a step of regression in two kernels. Return the losses (S, E) of all networks."""
+        rows = networks.rows
+        losses = regression_step(
+            rows, networks.sizes, problem, self.mean.view_as(rows), self.square.view_as(rows), self.count, self.rate,
+            beta1=self.betas[0], beta2=self.betas[1], decay=self.decay,
+            follower=None if follower is None else follower.rows, tau=tau,
+        )  # fmt: skip
+        return losses.view(self.weights.shape[:-1])
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of the optimiser, without the weights."""

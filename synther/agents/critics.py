@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from synther.agents.adam import Adam
 from synther.agents.rows import Batch
-from synther.agents.stacked import Networks
+from synther.agents.stacked import Networks, Stack
+from synther.kernels.perceptrons import Regression, fits
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import Algorithm
@@ -46,6 +48,30 @@ def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
         raise ValueError(f"expected (S, E, B) against (S, B), got {tuple(predicted.shape)}, {tuple(target.shape)}")
     result: Tensor = _SquaredErrors.apply(predicted, target)  # type: ignore[no-untyped-call]
     return result
+
+
+def td_step(
+    critics: Networks,
+    batch: Batch,
+    next_values: Tensor,
+    discount: float,
+    adam: Adam,
+    *,
+    weight: float = 1.0,
+    follower: Networks | None = None,
+    tau: float = 0.0,
+) -> Tensor:
+    """Do one step of Adam on `weight` times each critic's mean squared TD error. Return these losses (S, E).
+
+    The target is the `backup` of the smallest of `next_values` (S, M, B). For `follower` and `tau` see `Adam.step`.
+    """
+    if isinstance(critics, Stack) and batch.discount is None and fits(critics.rows, batch.pair, critics.sizes):
+        problem = Regression(batch.pair, batch.reward, batch.terminal, next_values, discount, weight)
+        return adam.regress(critics, problem, follower, tau)
+    target = backup(batch, min_over_critics(next_values), discount)
+    losses = weight * squared_errors(critics(batch.pair).squeeze(-1), target)
+    adam.minimise(losses.sum(1), follower=follower, tau=tau)
+    return losses.detach()
 
 
 def td_errors(algorithm: Algorithm, batch: Batch, discount: float) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
-from synther.agents.critics import backup, min_over_critics, squared_errors
+from synther.agents.critics import min_over_critics, td_step
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
 from synther.compute import Lane
@@ -89,9 +89,10 @@ class IQL(Algorithm):
         advantage = target_value - self.value(batch.observation).squeeze(-1)
         # The three networks are updated independently, with values that were computed before any of these updates.
         with self._for_critics.aside():
-            target = backup(batch, next_value, c.discount)
-            critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
-            self.critics_adam.minimise(critic_loss, follower=self.target_critics, tau=c.tau)
+            critic_losses = td_step(
+                self.critics, batch, next_value.unsqueeze(1), c.discount, self.critics_adam,
+                weight=0.5, follower=self.target_critics, tau=c.tau,  # the mean over two critics
+            )  # fmt: skip
         with self._for_actor.aside():
             actor_loss = (advantage_weights(advantage.detach(), c.beta) * self._imitation(batch)).mean(1)
             self.actor_adam.minimise(actor_loss, rate=self._actor_rate())
@@ -99,7 +100,7 @@ class IQL(Algorithm):
         self.value_adam.minimise(value_loss)
         self._for_critics.join()
         self._for_actor.join()
-        return {"value": value_loss.detach(), "critic": critic_loss.detach(), "actor": actor_loss.detach()}
+        return {"value": value_loss.detach(), "critic": critic_losses.sum(1), "actor": actor_loss.detach()}
 
     def _imitation(self, batch: Batch) -> Tensor:
         """Return the imitation loss of each row (S, B)."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import layer_norm
 
+from synther.kernels import perceptrons
 from synther.kernels.layer_norm import EPS, norm_relu, norm_relu_backward
 from synther.kernels.products import column_sums, product
 
@@ -39,6 +40,8 @@ def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
     if torch.is_grad_enabled() and (weights.requires_grad or x.requires_grad):
         result: Tensor = _Outputs.apply(weights, x, sizes)  # type: ignore[no-untyped-call]
         return result
+    if perceptrons.fits(weights, x, sizes):
+        return perceptrons.perceptrons(weights, x, sizes)
     return _forward(weights, x, sizes)[-1]
 
 

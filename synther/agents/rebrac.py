@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from synther.agents.algorithm import StateAgentConfig
-from synther.agents.critics import min_over_critics, values
+from synther.agents.critics import backup, min_over_critics, values
 from synther.agents.networks import Initial
 from synther.agents.rows import Batch
 from synther.agents.td3_bc import TD3BC
@@ -59,11 +59,11 @@ class ReBRAC(TD3BC):
     first_actor = Initial(hidden_bias=0.1, last=1e-3)
     first_critics = Initial(hidden_bias=0.1, last=3e-3)
 
-    def _next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
+    def _reward(self, batch: Batch, next_action: Tensor) -> Tensor:
         assert batch.next_action is not None
         assert batch.next_known is not None
         distance = (next_action - batch.next_action).square().sum(-1) * batch.next_known
-        return super()._next_value(batch, next_action) - self.config.critic_penalty * distance
+        return backup(batch, -self.config.critic_penalty * distance, self.config.discount)
 
     def _policy_loss(self, batch: Batch, action: Tensor) -> Tensor:
         value = min_over_critics(values(self.critics.fixed(), batch.observation, action))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape
-from synther.agents.critics import backup, min_over_critics, squared_errors, values
+from synther.agents.critics import backup, min_over_critics, td_step, values
 from synther.agents.gaussian import squashed
 from synther.agents.networks import Initial
 from synther.agents.rows import Batch
@@ -147,7 +147,10 @@ class SAC(Algorithm):
         with torch.no_grad():
             next_action, log_probability = self.act(batches.next_observation.flatten(1, 2), next_noise.flatten(1, 2))
             cost = self.log_temperature.exp().unsqueeze(1) * log_probability
-        next_action, cost = (torch.unflatten(part, 1, (count, -1)) for part in (next_action, cost))
+            next_pair = torch.cat([batches.next_observation, torch.unflatten(next_action, 1, (count, -1))], -1)
+            # The part of the targets that the critics do not change: the reward, and the entropy at the next state.
+            reward = backup(batches, -torch.unflatten(cost, 1, (count, -1)), self.config.discount)
+        batches = batches._replace(reward=reward)
         # The first uniform numbers of a batch rank the critics. The critics with the largest ones are a random subset.
         subsets = noise.uniform[:, :, : c.num_critics, 0].topk(c.num_min_critics, sorted=False).indices
         losses: dict[str, Tensor] = {}
@@ -155,8 +158,8 @@ class SAC(Algorithm):
             batch, is_last = batches.at(number), number == count - 1
             if is_last and is_policy_updated:  # before the last critic update, as in the code of REDQ
                 losses |= self._update_policy(batch, policy_noise[:, number])
-            losses["critic"] = self._update_critics(batch, next_action[:, number], cost[:, number], subsets[:, number])
-        return losses
+            each = self._update_critics(batch, next_pair[:, number], subsets[:, number])
+        return losses | {"critic": each.sum(1)}
 
     def explore(self, observation: Tensor, noise: Tensor) -> Tensor:
         return self.act(observation, noise, training=False)[0]
@@ -170,27 +173,27 @@ class SAC(Algorithm):
         bounded = log_std.clamp(*LOG_STD) if self.config.log_std == "clamp" else -10 + 6 * (1 + log_std.tanh())
         return squashed(mean, bounded, noise)
 
-    def _update_critics(self, batch: Batch, next_action: Tensor, cost: Tensor, subset: Tensor) -> Tensor:
-        """Update the critics and return their losses (S,).
+    def _update_critics(self, batch: Batch, next_pair: Tensor, subset: Tensor) -> Tensor:
+        """Update the critics and return their losses (S, E).
 
-        `next_action` (S, B, A) are the policy's next actions, and `cost` (S, B) is temperature * log pi.
+        `next_pair` (S, B, O + A) are next observations with the policy's next actions. The rewards of the batch contain
+        the entropy of these actions.
         """
         c = self.config
         with torch.no_grad():
-            lowest = min_over_critics(self._target_values(batch.next_observation, next_action, subset))
-            target = backup(batch, lowest - cost, c.discount)
-        loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
-        self.critics_adam.minimise(loss, follower=self.target_critics, tau=c.tau)
-        return loss.detach()
+            next_values = self._target_values(next_pair, subset)
+        return td_step(
+            self.critics, batch, next_values, c.discount, self.critics_adam, follower=self.target_critics, tau=c.tau
+        )
 
-    def _target_values(self, observation: Tensor, action: Tensor, subset: Tensor) -> Tensor:
+    def _target_values(self, pair: Tensor, subset: Tensor) -> Tensor:
         """Return the values (S, count, B) of the target critics with the indices `subset` (S, count)."""
         if self.config.num_min_critics == self.config.num_critics:
-            return values(self.target_critics, observation, action)
+            return self.target_critics(pair).squeeze(-1)
         if self.target_critics.buffers is None:
-            return values(self.target_critics.chosen(subset), observation, action)
+            return self.target_critics.chosen(subset)(pair).squeeze(-1)
         # All critics are computed, because a pass through copies of some would not change the original buffers.
-        every = values(self.target_critics, observation, action)
+        every = self.target_critics(pair).squeeze(-1)
         return every.gather(1, subset.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
     def _update_policy(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:

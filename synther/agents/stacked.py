@@ -76,7 +76,7 @@ class Networks(ABC):
         """Return the same networks with other weights and buffers."""
 
     @property
-    def _rows(self) -> Tensor:
+    def rows(self) -> Tensor:
         """The weights (N, P) of all networks, without the axes of members and ensembles."""
         return self.weights.view(-1, self.weights.shape[-1])
 
@@ -131,12 +131,12 @@ class Stack(Networks):
         return self.weights[..., start : start + self.free_size]
 
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
-        every = outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
+        every = outputs(self.rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
         return every.view(*self.weights.shape[:-1], *every.shape[1:])
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         lead = self.weights.shape[:-1]
-        value, slope = outputs_and_slopes(self._rows, x, self.sizes)
+        value, slope = outputs_and_slopes(self.rows, x, self.sizes)
         return value.view(*lead, -1), slope.view(*lead, *slope.shape[1:])
 
     def described(self) -> dict[str, Any]:
@@ -277,12 +277,12 @@ class LayerNormStack(ModuleStack):
         self._layers = NormLayers(self._parameters.in_order, self.kinds[spec.kind])
 
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
-        every = normed_outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self._layers)
+        every = normed_outputs(self.rows, x.reshape(-1, *x.shape[-2:]), self._layers)
         return every.view(*self.weights.shape[:-1], *every.shape[1:])
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         lead = self.weights.shape[:-1]
-        value, slope = normed_outputs_and_slopes(self._rows, x, self._layers)
+        value, slope = normed_outputs_and_slopes(self.rows, x, self._layers)
         return value.view(*lead, -1), slope.view(*lead, *slope.shape[1:])
 
 

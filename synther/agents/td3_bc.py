@@ -10,10 +10,9 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape, StateAgentConfig
-from synther.agents.critics import backup, min_over_critics, squared_errors, values
+from synther.agents.critics import td_step, values
 from synther.agents.networks import Initial
 from synther.agents.rows import Batch
-from synther.compute import Lane
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class TD3BC(Algorithm):
         self.actor = shape.actor(config, shape.action, initial=self.first_actor)
         self.critics = shape.critics(config, 2, initial=self.first_critics)
         self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
-        self._aims = Lane(shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
         self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
 
@@ -79,15 +77,15 @@ class TD3BC(Algorithm):
 
     def _update_critics(self, batch: Batch, noise: Noise, tau: float) -> Tensor:
         c = self.config
-        with self._aims.aside(), torch.no_grad():
+        with torch.no_grad():
             disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
             next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
-            target = backup(batch, self._next_value(batch, next_action), c.discount)
-        predicted = self.critics(batch.pair).squeeze(-1)
-        self._aims.join()
-        loss = squared_errors(predicted, target).sum(1)
-        self.critics_adam.minimise(loss, follower=self.target_critics if tau else None, tau=tau)
-        return loss.detach()
+            reward = self._reward(batch, next_action)
+            next_values = values(self.target_critics, batch.next_observation, next_action)
+        follower = self.target_critics if tau else None
+        batch = batch._replace(reward=reward)
+        losses = td_step(self.critics, batch, next_values, c.discount, self.critics_adam, follower=follower, tau=tau)
+        return losses.sum(1)
 
     def _update_actor(self, batch: Batch) -> Tensor:
         action = self.actor(batch.observation).tanh()
@@ -95,9 +93,9 @@ class TD3BC(Algorithm):
         self.actor_adam.minimise(loss, follower=self.target_actor, tau=self.config.tau)
         return loss.detach()
 
-    def _next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
-        """Return the values (S, B) of next actions (S, B, A) by the target critics."""
-        return min_over_critics(values(self.target_critics, batch.next_observation, next_action))
+    def _reward(self, batch: Batch, next_action: Tensor) -> Tensor:
+        """Return the rewards (S, B) of the critics' targets, for the policy's next actions (S, B, A)."""
+        return batch.reward
 
     def _policy_loss(self, batch: Batch, action: Tensor) -> Tensor:
         """Return the loss (S,) of the policy's actions (S, B, A)."""

@@ -83,6 +83,28 @@ if triton is not None:
         tl.store(sums + tl.program_id(1) * SUMS + tl.program_id(0), tl.sum(total, 0))
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def adam_element(  # type: ignore[no-untyped-def]
+        weights, working, mean, square, follower, at, inside, gradient, count, rate,
+        beta1, beta2, epsilon, decay, tau, FOLLOW: tl.constexpr,
+    ):  # fmt: skip
+        """Take the Adam step of the weights at the places `at`, where `inside` is true."""
+        m = tl.load(mean + at, inside)
+        m += (gradient - m) * (1 - beta1)
+        v = tl.load(square + at, inside)
+        v += (gradient * gradient - v) * (1 - beta2)
+        spread = tl.sqrt(v / (1 - tl.exp(count * tl.log(beta2)))) + epsilon
+        w = tl.load(weights + at, inside)
+        w *= 1 - rate * decay
+        w -= m / spread * (rate / (1 - tl.exp(count * tl.log(beta1))))
+        tl.store(mean + at, m, inside)
+        tl.store(square + at, v, inside)
+        tl.store(weights + at, w, inside)
+        tl.store(working + at, w.to(working.dtype.element_ty), inside)
+        if FOLLOW:
+            behind = tl.load(follower + at, inside)
+            tl.store(follower + at, behind + (w - behind) * tau, inside)
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _adam_kernel(  # type: ignore[no-untyped-def]
         weights, working, gradient, mean, square, squares, step, rate, follower,
         size, max_grad_norm, beta1, beta2, epsilon, decay, tau,
@@ -95,18 +117,7 @@ if triton is not None:
         if CLIP:
             norm = tl.sqrt(tl.sum(tl.load(squares + member * SUMS + tl.arange(0, SUMS)), 0))
             clipped *= tl.minimum(max_grad_norm / (norm + 1e-6), 1.0)
-        m = tl.load(mean + at, inside)
-        m += (clipped - m) * (1 - beta1)
-        v = tl.load(square + at, inside)
-        v += (clipped * clipped - v) * (1 - beta2)
-        spread = tl.sqrt(v / (1 - tl.exp(count * tl.log(beta2)))) + epsilon
-        w = tl.load(weights + at, inside)
-        w *= 1 - tl.load(rate) * decay
-        w -= m / spread * (tl.load(rate) / (1 - tl.exp(count * tl.log(beta1))))
-        tl.store(mean + at, m, inside)
-        tl.store(square + at, v, inside)
-        tl.store(weights + at, w, inside)
-        tl.store(working + at, w.to(working.dtype.element_ty), inside)
-        if FOLLOW:
-            behind = tl.load(follower + at, inside)
-            tl.store(follower + at, behind + (w - behind) * tau, inside)
+        adam_element(
+            weights, working, mean, square, follower, at, inside, clipped, count, tl.load(rate),
+            beta1, beta2, epsilon, decay, tau, FOLLOW,
+        )  # fmt: skip

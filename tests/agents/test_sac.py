@@ -41,9 +41,9 @@ def test_every_pair_of_critics_is_as_likely(generator, monkeypatch):
     algorithm = in_float64(SAC(SACConfig(**SMALL, num_critics=4, utd=300), SHAPE))
     picked: list[frozenset[int]] = []
 
-    def noted(own, batch, next_action, cost, subset):
+    def noted(own, batch, next_pair, subset):
         picked.extend(map(frozenset, subset.tolist()))
-        return cost
+        return batch.reward
 
     monkeypatch.setattr(SAC, "_update_critics", noted)
     batch, noise = drawn(algorithm, SHAPE, B, generator)
