@@ -269,13 +269,22 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def put(array: NDArray[Any], tensor: Tensor) -> None:
+    """Copy an array into a tensor. A GPU does it after its earlier work, which this call does not wait for."""
+    source = torch.from_numpy(array)
+    if tensor.device.type == "cuda":
+        source = source.pin_memory()  # only copies from pinned memory do not block
+    tensor.copy_(source, non_blocking=True)
+
+
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
     """Start to copy a tensor to main memory. Return a function that waits for the copy and returns the array.
 
     It does not wait for work that is given to the device after this call.
     """
     if tensor.device.type != "cuda":
-        return tensor.numpy
+        array = tensor.numpy().copy()
+        return lambda: array
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)  # only copies to pinned memory do not block
     host.copy_(tensor, non_blocking=True)
     done = torch.cuda.current_stream(tensor.device).record_event()

@@ -155,13 +155,21 @@ class Learner:
 
         If called again in the same step, it returns the same actions.
         """
+        return self.choose(observations, stochastic=stochastic)()
+
+    def choose(self, observations: ArrayLike, *, stochastic: bool = True) -> Callable[[], NDArray[np.float32]]:
+        """Start to compute what `act` returns. Return a function that waits for it.
+
+        Updates that are started in between do not change these actions, and are not waited for.
+        """
         observation = np.asarray(observations, np.float32)
         expected = (len(self.seeds), self.rows.observation_size)
         if observation.shape != expected:
             raise DataError(f"expected observations of shape {expected}, got {observation.shape}")
         normal = self._draws.normal(self.steps)
         with self._working():
-            return self._scaled(self._actor(observation, normal if stochastic else np.zeros_like(normal)))
+            chosen = self._actor(observation, normal if stochastic else np.zeros_like(normal))
+        return lambda: self._scaled(chosen())
 
     def random_action(self) -> NDArray[np.float32]:
         """Return uniformly random actions (S, A), one per member."""
@@ -341,8 +349,8 @@ class RunningNorm:
         count, mean, squares = self.sums
         if not bool(count.any()):
             return
-        self.mean.copy_(mean)
-        self.std.copy_((squares / count + 1e-8).sqrt())
+        compute.put(mean.float().numpy(), self.mean)
+        compute.put((squares / count + 1e-8).sqrt().float().numpy(), self.std)
         for place in self._places:
             self._shift[:, 0, 0, place], self._scale[:, 0, 0, place] = self.mean, self.std
 
@@ -394,13 +402,15 @@ class _Actor:
         self._action = torch.zeros(len(shape.seeds), shape.action, device=shape.device)
         self._run: Callable[[], None] | None = None
 
-    def __call__(self, observation: NDArray[np.float32], noise: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return actions (S, A) within [-1, 1]."""
-        self._given.copy_(torch.from_numpy(np.hstack([observation, noise])))
+    def __call__(
+        self, observation: NDArray[np.float32], noise: NDArray[np.float32]
+    ) -> Callable[[], NDArray[np.float32]]:
+        """Start to compute actions (S, A) within [-1, 1]. Return a function that waits for them."""
+        compute.put(np.hstack([observation, noise]), self._given)
         if self._run is None:
             self._run = compute.capture(self._forward, self.shape.device, [])
         self._run()
-        return self._action.cpu().numpy().copy()
+        return compute.fetch(self._action)
 
     @torch.no_grad()
     def _forward(self) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from synther.agents.rows import Arm, Batch
+from synther.compute import put
 from synther.errors import ConfigError, DataError
 from synther.n_step import windows
 
@@ -85,14 +86,14 @@ class SeedReplayBuffer:
         """Add the same number of rows to each of `members`, and overwrite the oldest rows if the buffer is full."""
         shape = (members.stop - members.start, rows.shape[1] if rows.ndim == 3 else 1, self.width)
         scaled = self._scaled(np.array(rows, np.float32), self.low, self.high, shape)
-        newest = torch.from_numpy(scaled)[:, -self.capacity :]
+        newest = scaled[:, -self.capacity :]
         count = newest.shape[1]
         added = int(self.added[members.start]) + rows.shape[1]
         first = (added - count) % self.capacity
         until_end = min(count, self.capacity - first)
-        self.matrix[members, first : first + until_end].copy_(newest[:, :until_end])
+        put(newest[:, :until_end], self.matrix[members, first : first + until_end])
         if until_end < count:
-            self.matrix[members, : count - until_end].copy_(newest[:, until_end:])
+            put(newest[:, until_end:], self.matrix[members, : count - until_end])
         self.added[members] = added
         self.filled[members].fill_(min(added, self.capacity))
 

@@ -30,6 +30,8 @@ from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
 from synther.pixels.agent import PixelAgent
 from synther.progress import Phase, Progress
 
+Actions = NDArray[np.float32]
+
 CHECKPOINT = "checkpoint.safetensors"
 """Name of the file of agents in the folder of a run."""
 
@@ -180,8 +182,8 @@ class Acting(ABC):
         """Reset all environments."""
 
     @abstractmethod
-    def choose(self) -> Any:
-        """Return the next actions of the agents, (S, A)."""
+    def choose(self) -> Callable[[], Actions]:
+        """Start to compute the next actions (S, A) of the agents. Return a function that waits for them."""
 
     @abstractmethod
     def keep(self, stepped: Any, end: int) -> None:
@@ -224,8 +226,9 @@ class Acting(ABC):
         """Act and learn until the end of the segment, and write a checkpoint there."""
         end, shown = self.spec.segment_after(self.step), self.step
         self.reset()
+        actions = self._chosen()
         while self.step < end:
-            self._one_step(end)
+            actions = self._one_step(actions(), end)
             if self.record.schedule.includes(self.step):
                 evaluations.begin(self.learner, self.step)
             if self.step % self.shown == 0 or self.step == end:
@@ -239,16 +242,30 @@ class Acting(ABC):
             self._keep()
         self.clock.save()
 
-    def _one_step(self, end: int) -> None:
+    def _one_step(self, actions: Actions, end: int) -> Callable[[], Actions]:
+        """Take a step with these actions, and start the updates of this step. Return the choice of the next actions.
+
+        The next actions are chosen before these updates. So a GPU trains while the environments take the next step.
+        """
         step = self.step
-        learning = step >= self.spec.learning_starts
-        actions = self.learner.random_action()
-        if learning:
-            chosen = self.choose()
-            # A seed that has diverged acts at random, so that the others can continue. Its measurements show that.
-            actions = np.where(np.isfinite(chosen), chosen, actions)
         with self.clock.counting("environments"):
             stepped = self.envs.step(actions, step)
         self.keep(stepped, end)
-        if learning:
+        following = self._chosen() if self.step < end else self.learner.random_action
+        if step >= self.spec.learning_starts:
             self.learn(step)
+        return following
+
+    def _chosen(self) -> Callable[[], Actions]:
+        """Start to choose the next actions. Return a function that waits for them."""
+        at_random: Actions = self.learner.random_action()
+        if self.step < self.spec.learning_starts:
+            return lambda: at_random
+        chosen = self.choose()
+
+        def finite() -> Actions:
+            # A seed that has diverged acts at random, so that the others can continue. Its measurements show that.
+            actions = chosen()
+            return np.where(np.isfinite(actions), actions, at_random)
+
+        return finite

@@ -24,7 +24,7 @@ from synther.envs.making import Trusted
 from synther.envs.pixels import PixelEnv
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
+from synther.experiments.loop import CHECKPOINT, Acting, Actions, Evaluations
 from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Result
 from synther.experiments.specs import OnlinePixelRun, OnlineRun
@@ -163,8 +163,9 @@ class RowActing(Acting):
     def reset(self) -> None:
         self.envs.reset(self.step)
 
-    def choose(self) -> Any:
-        return self.learner.act(self.envs.observations)
+    def choose(self) -> Callable[[], Actions]:
+        chosen: Callable[[], Actions] = self.learner.choose(self.envs.observations)
+        return chosen
 
     def keep(self, stepped: Any, end: int) -> None:
         self.experience.append(stepped.rows, stepped.timeouts)
@@ -230,8 +231,9 @@ class PixelActing(Acting):
     def reset(self) -> None:
         self._see(self.envs.reset(self.step), self.everybody)
 
-    def choose(self) -> Any:
-        return self.learner.act()
+    def choose(self) -> Callable[[], Actions]:
+        chosen: Callable[[], Actions] = self.learner.choose()
+        return chosen
 
     def keep(self, stepped: Any, end: int) -> None:
         self._see(stepped.records, self.everybody)

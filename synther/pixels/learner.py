@@ -90,14 +90,18 @@ class PixelLearner(PixelAgentBase):
 
     def act(self) -> NDArray[np.float32]:
         """Return actions (S, A) within their bounds for the current observations, with the scheduled action noise."""
+        return self.choose()()
+
+    def choose(self) -> Callable[[], NDArray[np.float32]]:
+        """Start to compute what `act` returns. Return a function that waits for it, but not for later updates."""
         normal = np.stack([source.standard_normal(len(self.store.low), np.float32) for source in self._sources()])
         with self._working():
-            return self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal)))
+            return compute.fetch(self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal))))
 
     def random_action(self) -> NDArray[np.float32]:
         """Return uniformly random actions (S, A), one per member."""
         drawn = [2 * source.random(len(self.store.low), np.float32) - 1 for source in self._sources()]
-        return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device))
+        return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device)).cpu().numpy()
 
     def stddev(self) -> float:
         """Return the current std of the action noise, for actions in [-1, 1]."""
@@ -128,10 +132,10 @@ class PixelLearner(PixelAgentBase):
         """Return each member's random number generator for the current decision."""
         return [np.random.default_rng((_ACTING, seed, self.decisions)) for seed in self.seeds]
 
-    def _scaled(self, action: Tensor) -> NDArray[np.float32]:
+    def _scaled(self, action: Tensor) -> Tensor:
         """Scale actions (S, A) from [-1, 1] to their bounds."""
         low, high = self.store.low, self.store.high
-        return torch.lerp(low, high, 0.5 * (action + 1)).clamp(low, high).cpu().numpy()
+        return torch.lerp(low, high, 0.5 * (action + 1)).clamp(low, high)
 
     def _learned_from(self) -> dict[str, Any]:
         return {}  # after loading, frames are added again, and the new ring may have another capacity
