@@ -56,6 +56,7 @@ _EXTREME = 100  # the highest and the lowest hundredth of rewards are where a se
 _MOST_POINTS, _NEWTON_STEPS = 8, 20  # number of fixed points that are searched to the end, and of steps of each
 _PASSES = 5  # number of times that several fixed points are improved in turn
 _BETTER = 0.5  # a formula with fixed points leaves at most this share of what a formula without them leaves
+_TOGETHER = 0.25  # fixed points that explain less of it, each alone, added up, cannot explain so much together
 _LONGEST = 3  # maximum number of neighbouring columns of a length
 _WAVES: tuple[Literal["cos", "sin"], ...] = ("cos", "sin")
 _MOST_VALUES = 32  # an action with more unordered values is a single input
@@ -204,14 +205,21 @@ def _searched(
     candidates = list(_candidates(inputs, used, layout))
     chosen = sample.chosen(candidates)
     fit = fitted(chosen)
+    if fit.left <= _NO_MORE:
+        return chosen, fit
+    near, everything = _near_points(inputs, used, sample), float(sample.left[1::2].var())
     # A sum of |x - 1| and |y - 2| is nearly a distance of (x, y), so it is searched without lengths.
     for longest, beside in ((_LONGEST, candidates), (1, [term for term in candidates if term.name == "product"])):
-        points = list(_points(inputs, used, sample, longest)) if fit.left > _NO_MORE else []
-        if points:
-            terms = sample.refined(sample.chosen([*beside, *points]))
-            better = fitted(terms)
-            if better.left < _BETTER * fit.left:
-                chosen, fit = terms, better
+        found = sample.points([term for term in near if len(term.inputs) <= longest])
+        points = [term for explains, term in found if explains > _ADDS]
+        if not points or sum(explains for explains, _ in found) < _TOGETHER * fit.left / everything:
+            continue
+        terms = sample.refined(sample.chosen([*beside, *points]))
+        better = fitted(terms)
+        if better.left < _BETTER * fit.left:
+            chosen, fit = terms, better
+        if fit.left <= _NO_MORE:
+            break
     return chosen, fit
 
 
@@ -365,6 +373,11 @@ class _Sample:
                 break
         return [candidates[place] for place in chosen]
 
+    def points(self, near: Sequence[Term]) -> list[tuple[float, Term]]:
+        """Return the best fixed points near some others, and the share that each of them explains alone."""
+        search = _PointSearch(self.raw, self.left, self.ground)
+        return [search.best(term) for term in near[:_MOST_POINTS]]
+
     def refined(self, terms: Sequence[Term]) -> list[Term]:
         """Return the `terms` with better fixed points, which are found beside all other terms."""
         found = [*terms]
@@ -377,14 +390,15 @@ class _Sample:
         return found
 
 
-def _points(inputs: Sequence[Input], used: set[int], sample: _Sample, longest: int) -> Iterator[Term]:
-    """Yield distances of up to `longest` neighbouring columns from a fixed point, such as a goal that never moves.
+def _near_points(inputs: Sequence[Input], used: set[int], sample: _Sample) -> list[Term]:
+    """Return distances of neighbouring columns from a fixed point, such as a goal that never moves.
 
-    Each search starts from the mean of the columns in rows where most is left, or least.
+    Each point is one step of a search, which starts from the mean of the columns in rows where most is left, or least.
+    The points that explain most come first.
     """
     places = {(inputs[place].field, inputs[place].column): place for place in used if inputs[place].is_number}
     blocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    for size in range(1, longest + 1):
+    for size in range(1, _LONGEST + 1):
         for first in range(max((column for _, column in places), default=-1) + 1):
             here, there = (tuple(places.get((side, first + more), -1) for more in range(size)) for side in PAIR)
             blocks += [(block, ()) for block in (here, there) if min(block) >= 0]
@@ -397,10 +411,7 @@ def _points(inputs: Sequence[Input], used: set[int], sample: _Sample, longest: i
         means = (sample.raw[list(block)][:, rows].mean(1).tolist() for rows in starts)
         return max((search.improved(Term("point", block, minus, tuple(mean))) for mean in means), key=_share)
 
-    for _, term in sorted((nearer(*block) for block in blocks), key=_share, reverse=True)[:_MOST_POINTS]:
-        explains, found = search.best(term)
-        if explains > _ADDS:
-            yield found
+    return [term for _, term in sorted((nearer(*block) for block in blocks), key=_share, reverse=True)]
 
 
 def _share(found: tuple[float, Term]) -> float:
@@ -430,7 +441,7 @@ class _PointSearch:
         for block, sign in ((term.inputs, 1.0), (term.minus, -1.0)):
             if block:
                 away = self._raw[list(block)] - centre
-                length = torch.linalg.vector_norm(away, dim=0)
+                length = away.square().sum(0).sqrt() if len(block) > 1 else away[0].abs()
                 values += sign * torch.cat([length[None], away / length.clamp(min=1e-12)])
         values = self._unexplained(values - values.mean(1, keepdim=True))
         moments, explained = values @ values.T, values @ self._left
@@ -447,7 +458,10 @@ class _PointSearch:
         """Return the term with the best point that a search from its own finds, and the share that it explains."""
         explains = 0.0
         for _ in range(_NEWTON_STEPS):
+            before = np.array(term.centre)
             explains, term = self.improved(term)
+            if np.allclose(before, term.centre, rtol=1e-9, atol=0.0):
+                break
         return explains, term
 
 

@@ -61,6 +61,34 @@ FEATURES = ("observation", "action", "reward", "next_observation")
 
 
 @dataclass(frozen=True)
+class Examples:
+    """Rows that a tree is fitted on."""
+
+    features: Array
+    """(N, F)"""
+    truth: NDArray[Any]
+    """Class of each row, (N,)."""
+    weight: Array
+    """Weight of each row, (N,)."""
+    orders: list[NDArray[np.intp]]
+    """For each feature, the numbers of the rows in increasing order of it."""
+
+    @classmethod
+    def of(cls, features: Array, truth: NDArray[Any], weight: Array) -> Examples:
+        """Sort the rows by each feature."""
+        orders = [np.argsort(values, kind="stable") for values in np.ascontiguousarray(features.T)]
+        return cls(features, truth, weight, orders)
+
+    def without(self, part: slice) -> Examples:
+        """Return the other rows, which need not be sorted again."""
+        kept = np.ones(len(self.weight), bool)
+        kept[part] = False
+        number = np.cumsum(kept) - 1
+        orders = [number[order[kept[order]]] for order in self.orders]
+        return Examples(self.features[kept], self.truth[kept], self.weight[kept], orders)
+
+
+@dataclass(frozen=True)
 class TerminationTree:
     """A decision tree, stored as parallel lists with one entry for each node, the root first.
 
@@ -82,29 +110,26 @@ class TerminationTree:
     """Surface that nodes with feature -2 use."""
 
     @classmethod
-    def fit(
-        cls, features: Array, terminal: NDArray[Any], weight: Array, surface: Surface | None = None
-    ) -> TerminationTree:
-        """Grow the tree that predicts the class `terminal` (N,) of rows from their `features` (N, F).
+    def fit(cls, examples: Examples, surface: Surface | None = None) -> TerminationTree:
+        """Grow the tree that predicts the class of examples from their features.
 
-        Splits minimise the Gini impurity, with `weight` (N,) as the weight of each row. There may be more than two
-        classes, numbered from 0. The leaves of the tree are then meaningful, but its answers are not.
+        Splits minimise the Gini impurity. There may be more than two classes, numbered from 0. The leaves of the tree
+        are then meaningful, but its answers are not.
         """
-        columns = features.shape[1]
+        features, terminal, weight = examples.features, examples.truth, examples.weight
+        columns, orders = features.shape[1], examples.orders
         if surface is not None:
             known = torch.from_numpy(features[:, surface.columns].T.astype(np.float64))
             heights = surface.on(known.device)(known).numpy()
             features = np.concatenate([features, heights[:, None]], axis=1)
+            orders = [*orders, np.argsort(heights, kind="stable")]
         by_column = np.ascontiguousarray(features.T)
         last_class = max(int(terminal.max()), 1)
         class_weights = [np.where(terminal == number, weight, 0.0) for number in range(last_class + 1)]
         nodes: list[tuple[int, float, int, int, bool]] = []
 
         def grow(orders: list[NDArray[np.intp]], depth: int) -> int:
-            """Add a node and the nodes below it, and return its number.
-
-            `orders` are the rows of the node as `_best_split` takes them. Rows are sorted only once, for the root.
-            """
+            """Add a node and the nodes below it, and return its number. `orders` are its rows as in `_best_split`."""
             node, rows = len(nodes), orders[0]
             nodes.append((-1, 0.0, -1, -1, bool(class_weights[1][rows].sum() * 2 > weight[rows].sum())))
             split = _best_split(by_column, orders, class_weights) if depth < DEEPEST else None
@@ -117,7 +142,7 @@ class TerminationTree:
                 nodes[node] = (column if column < columns else SURFACE, cut, *children, nodes[node][4])
             return node
 
-        grow([np.arange(len(features)), *(np.argsort(values, kind="stable") for values in by_column)], 0)
+        grow([np.arange(len(features)), *orders], 0)
         uses_surface = any(feature == SURFACE for feature, *_ in nodes)
         parts: Any = zip(*nodes, strict=True)
         tree = cls(*parts)
@@ -219,15 +244,15 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     rarer = len(ends) <= len(others)  # the answer of fewer rows: missing all of them would hardly lower the accuracy
     fitted = rows[chosen]
     for inputs in (unpaid(fitted), fitted) if fitted.reward.any() else (fitted,):
-        features = _features(inputs)
-        next_columns = np.arange(features.shape[1])[-_widths(inputs)[-1] :]
-        score, computed = _held_out_score(features, terminal, weight, inputs, rarer), None
+        examples = Examples.of(_features(inputs), terminal, weight)
+        next_columns = np.arange(examples.features.shape[1])[-_widths(inputs)[-1] :]
+        score, computed = _held_out_score(examples, inputs, rarer), None
         if score < SURE:
-            better = _held_out_score(features, terminal, weight, inputs, rarer, next_columns)
+            better = _held_out_score(examples, inputs, rarer, next_columns)
             if 1 - better < (1 - score) / 2:
                 score, computed = better, next_columns
         if score >= TRUSTED:
-            return _grown(features, terminal, weight, rarer, computed)
+            return _grown(examples, rarer, computed)
     return None
 
 
@@ -239,23 +264,14 @@ def _chosen(ends: Array, others: Array, draw: np.random.Generator) -> tuple[Arra
     return chosen, np.where(np.isin(chosen, ends), 1.0, len(others) / len(kept))
 
 
-def _grown(
-    features: Array, terminal: NDArray[np.bool_], weight: Array, answer: bool, computed: Array | None = None
-) -> TerminationTree:
+def _grown(examples: Examples, answer: bool, computed: Array | None = None) -> TerminationTree:
     """Fit a tree. With `computed` columns, first fit a surface in them that has the rows with this `answer` above it,
     and offer the height above the surface to the tree as one more feature."""
-    surface = None if computed is None else Surface.fit(features, terminal == answer, computed)
-    return TerminationTree.fit(features, terminal, weight, surface)
+    surface = None if computed is None else Surface.fit(examples.features, examples.truth == answer, computed)
+    return TerminationTree.fit(examples, surface)
 
 
-def _held_out_score(
-    features: Array,
-    terminal: NDArray[np.bool_],
-    weight: Array,
-    rows: Transitions,
-    answer: bool,
-    computed: Array | None = None,
-) -> float:
+def _held_out_score(examples: Examples, rows: Transitions, answer: bool, computed: Array | None = None) -> float:
     """Return the lower one of precision and recall of an `answer`, on rows that the tree was not fitted on.
 
     The tree is fitted on four fifths of the rows and tested on the rest. With few rows of this answer, each fifth is
@@ -263,12 +279,12 @@ def _held_out_score(
     """
     fifth, correct = len(rows) // 5, 0.0
     totals = np.zeros(2)  # weights of the rows that have the answer, and of those that the tree gives it to
-    turns = 1 if np.count_nonzero(terminal == answer) > FEW_ENDS else 5
+    turns = 1 if np.count_nonzero(examples.truth == answer) > FEW_ENDS else 5
     for turn in range(turns):
         part = slice(turn * fifth, (turn + 1) * fifth)
-        known = np.r_[0 : part.start, part.stop : len(rows)]
-        tree = _grown(features[known], terminal[known], weight[known], answer, computed)
-        actual, predicted, part_weight = terminal[part] == answer, tree.decide(rows[part]) == answer, weight[part]
+        tree = _grown(examples.without(part), answer, computed)
+        actual, predicted = examples.truth[part] == answer, tree.decide(rows[part]) == answer
+        part_weight = examples.weight[part]
         correct += float(part_weight[actual & predicted].sum())
         totals += [part_weight[actual].sum(), part_weight[predicted].sum()]
         if correct < _HOPELESS * totals.max():
@@ -394,15 +410,15 @@ class Regions:
         if min(len(ends), len(others)) < 4 * FEWEST:
             return None
         chosen, weight = _chosen(ends, others, np.random.default_rng(len(rows)))
-        inputs, is_unusual = unpaid(rows)[chosen], unusual[chosen]
-        features = _features(inputs)
-        rarer = len(ends) <= len(others)
-        if _held_out_score(features, is_unusual, weight, inputs, rarer) < _LEAST_SCORE:
+        inputs = unpaid(rows)[chosen]
+        examples = Examples.of(_features(inputs), unusual[chosen], weight)
+        if _held_out_score(examples, inputs, len(ends) <= len(others)) < _LEAST_SCORE:
             return None
         common = np.argsort(-overall, kind="stable")[: min(_MOST_EVENTS, np.count_nonzero(overall))]
         class_of = np.full(len(overall), len(common) - 1)  # the rarest events share the last class
         class_of[common] = np.arange(len(common))
-        found = replace(found, tree=TerminationTree.fit(features, class_of[events[chosen]], weight))
+        classes = replace(examples, truth=class_of[events[chosen]])
+        found = replace(found, tree=TerminationTree.fit(classes))
         return replace(found, shares=tuple(map(tuple, found._shares(rows).tolist())))
 
     def events(self, rows: Transitions) -> NDArray[np.int64]:

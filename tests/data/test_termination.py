@@ -12,7 +12,7 @@ from synther.calibration.rates import resampled
 from synther.data import termination
 from synther.data.numbers import Continuous
 from synther.data.preparing import prepare
-from synther.data.termination import Regions, TerminationTree, UsualReward, terminal_reward
+from synther.data.termination import Examples, Regions, TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
 from synther.formats import read, shipped
@@ -100,10 +100,10 @@ def test_rows_that_go_on_beyond_the_limit_count_though_few_are_looked_at(beyond:
 def test_a_limit_lies_halfway_between_the_rows_on_its_sides_with_at_least_five_beyond_it():
     values = np.arange(100.0)[:, None]
     for above in (5, 50, 95):
-        tree = TerminationTree.fit(values, values[:, 0] >= 100 - above, np.ones(100))
+        tree = TerminationTree.fit(Examples.of(values, values[:, 0] >= 100 - above, np.ones(100)))
         assert (tree.feature, tree.cut[0]) == ((0, -1, -1), 99.5 - above)
-    assert TerminationTree.fit(values, values[:, 0] >= 96, np.ones(100)).cut[0] == 94.5
-    assert TerminationTree.fit(values, values[:, 0] < 4, np.ones(100)).cut[0] == 4.5
+    assert TerminationTree.fit(Examples.of(values, values[:, 0] >= 96, np.ones(100))).cut[0] == 94.5
+    assert TerminationTree.fit(Examples.of(values, values[:, 0] < 4, np.ones(100))).cut[0] == 4.5
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -111,14 +111,14 @@ def test_a_cut_between_neighbouring_floats(dtype: type):
     second = np.nextafter(dtype(1), dtype(2))
     values = np.repeat([dtype(1), second, np.nextafter(second, dtype(2))], [20, 20, 30])
     features = np.zeros((70, 1), dtype) + values[:, None]
-    tree = TerminationTree.fit(features, values > second, np.ones(70))
+    tree = TerminationTree.fit(Examples.of(features, values > second, np.ones(70)))
     assert tree.feature == (0, -1, -1)
     assert tree.terminal[1:] == (False, True)
 
 
 def test_one_kind_of_rows_and_a_constant_feature_make_a_single_leaf():
-    assert TerminationTree.fit(np.ones((100, 5)), np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)
-    tree = TerminationTree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
+    assert TerminationTree.fit(Examples.of(np.ones((100, 5)), np.arange(100) % 2 == 0, np.ones(100))).feature == (-1,)
+    tree = TerminationTree.fit(Examples.of(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50)))
     assert tree.feature == (-1,)
     assert not tree.decide(rows_that_end(np.zeros(7, bool), np.zeros((7, 2)))).any()
 
