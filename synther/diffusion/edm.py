@@ -137,7 +137,9 @@ def draw_problem(y: Tensor, noise: NoiseConfig, generator: torch.Generator, hidd
     given = None
     if hidden:
         drawn = torch.rand(conditions.shape, generator=generator, **like)
-        given = conditions.masked_fill(drawn < torch.tensor(list(hidden), **like), math.nan)
+        # Column by column, because a GPU would have to wait for a tensor of these probabilities.
+        is_hidden = [drawn[:, place] < probability for place, probability in enumerate(hidden)]
+        given = conditions.masked_fill(torch.stack(is_hidden, 1), math.nan)
     return Problem((y + sigma * eps) / norm, ln_sigma / 4, target, given)
 
 
