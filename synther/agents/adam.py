@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from synther.agents.stacked import Networks, Stack
+from synther.agents.stacked import Networks
 from synther.kernels.adam import adam_step
-from synther.kernels.perceptrons import Regression, regression_step
+from synther.kernels.perceptrons import Perceptron, Problem, td_step
 
 
 class Adam:
@@ -53,11 +53,13 @@ class Adam:
         )  # fmt: skip
 
     @torch.no_grad()
-    def regress(self, networks: Stack, problem: Regression, follower: Networks | None, tau: float) -> Tensor:
-        """Do a step of regression in two kernels. Return the losses (S, E) of all networks."""
+    def td_step(
+        self, networks: Networks, kind: Perceptron, problem: Problem, follower: Networks | None, tau: float
+    ) -> Tensor:
+        """Do a step of TD learning in two kernels. Return the losses (S, E) of all networks."""
         rows = networks.rows
-        losses = regression_step(
-            rows, networks.sizes, problem, self.mean.view_as(rows), self.square.view_as(rows), self.count, self.rate,
+        losses = td_step(
+            kind, rows, problem, self.mean.view_as(rows), self.square.view_as(rows), self.count, self.rate,
             beta1=self.betas[0], beta2=self.betas[1], decay=self.decay,
             follower=None if follower is None else follower.rows, tau=tau,
         )  # fmt: skip

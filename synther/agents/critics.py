@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from synther.agents.adam import Adam
 from synther.agents.rows import Batch
-from synther.agents.stacked import Networks, Stack
-from synther.kernels.perceptrons import Regression, fits
+from synther.agents.stacked import Networks
+from synther.kernels.perceptrons import Problem
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import Algorithm
@@ -65,9 +65,10 @@ def td_step(
 
     The target is the `backup` of the smallest of `next_values` (S, M, B). For `follower` and `tau` see `Adam.step`.
     """
-    if isinstance(critics, Stack) and batch.discount is None and fits(critics.rows, batch.pair, critics.sizes):
-        problem = Regression(batch.pair, batch.reward, batch.terminal, next_values, discount, weight)
-        return adam.regress(critics, problem, follower, tau)
+    kind = critics.perceptron
+    if kind is not None and batch.discount is None and kind.fits(critics.rows, batch.pair):
+        problem = Problem(batch.pair, batch.reward, batch.terminal, next_values, discount, weight)
+        return adam.td_step(critics, kind, problem, follower, tau)
     target = backup(batch, min_over_critics(next_values), discount)
     losses = weight * squared_errors(critics(batch.pair).squeeze(-1), target)
     adam.minimise(losses.sum(1), follower=follower, tau=tau)

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import layer_norm
 
-from synther.kernels import perceptrons
 from synther.kernels.layer_norm import EPS, norm_relu, norm_relu_backward
+from synther.kernels.perceptrons import Perceptron
+from synther.kernels.perceptrons import outputs as fused_outputs
 from synther.kernels.products import column_sums, product
 
 Sizes = tuple[int, ...]
@@ -40,9 +41,8 @@ def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
     if torch.is_grad_enabled() and (weights.requires_grad or x.requires_grad):
         result: Tensor = _Outputs.apply(weights, x, sizes)  # type: ignore[no-untyped-call]
         return result
-    if perceptrons.fits(weights, x, sizes):
-        return perceptrons.perceptrons(weights, x, sizes)
-    return _forward(weights, x, sizes)[-1]
+    kind = Perceptron(sizes)
+    return fused_outputs(kind, weights, x) if kind.fits(weights, x) else _forward(weights, x, sizes)[-1]
 
 
 def outputs_and_slopes(weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
@@ -178,8 +178,12 @@ class NormLayers:
     parameters: Callable[[Tensor], Sequence[Tensor]]
     """A function that returns views of rows (N, P), in the order of the module. A hidden layer has weight (N, out, in),
     bias, scale and shift (N, out). The last layer has weight and bias."""
-    norm_first: bool
-    """True: linear, layer norm, ReLU. False: linear, ReLU, layer norm."""
+    kind: Perceptron
+    """Its sizes, and whether the norm comes before or after the ReLU."""
+
+    @property
+    def norm_first(self) -> bool:
+        return self.kind.norm == "before"
 
     def views(self, rows: Tensor) -> _NormViews:
         """Return the views of rows (N, P), sorted by their kind."""
@@ -204,6 +208,8 @@ def normed_outputs(weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
     if torch.is_grad_enabled() and (weights.requires_grad or x.requires_grad):
         result: Tensor = _NormedOutputs.apply(weights, x, layers)  # type: ignore[no-untyped-call]
         return result
+    if layers.kind.fits(weights, x):
+        return fused_outputs(layers.kind, weights, x)
     return _normed_forward(weights, x, layers)[0]
 
 

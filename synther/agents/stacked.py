@@ -11,7 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from synther.agents.layers import (
 )
 from synther.agents.networks import Dropout, Initial, NetworkOptions, build_network
 from synther.errors import ConfigError, FormatError
+from synther.kernels.perceptrons import Perceptron
 from synther.schema import check_size, checked
 
 _ALIGN = 32  # elements: the weights of each network start at a multiple of this, for fast matrix kernels
@@ -45,6 +46,8 @@ class Networks(ABC):
     buffers: Tensor | None = None
     free_size: int
     inputs: int
+    perceptron: Perceptron | None = None
+    """How these networks run in a few kernels, if they can."""
 
     @abstractmethod
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
@@ -123,6 +126,7 @@ class Stack(Networks):
 
     def __init__(self, weights: Tensor, sizes: Sequence[int], free: int = 0) -> None:
         self.weights, self.sizes, self.free_size = weights, tuple(sizes), free
+        self.perceptron = Perceptron(self.sizes)
         self.inputs = self.sizes[0]
 
     @property
@@ -269,12 +273,14 @@ class ModuleStack(Networks):
 class LayerNormStack(ModuleStack):
     """The fast path for perceptrons with layer norm. Its weights and files have the layout of `ModuleStack`."""
 
-    kinds: ClassVar[dict[str, bool]] = {"layer_norm": True, "layer_norm_last": False}
-    """Names of the networks, and whether their layer norm comes before the ReLU."""
+    kinds: ClassVar[dict[str, Literal["before", "after"]]] = {"layer_norm": "before", "layer_norm_last": "after"}
+    """Names of the networks, and whether their layer norm comes before or after the ReLU."""
 
     def __init__(self, weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> None:
         super().__init__(weights, buffers, spec, free)
-        self._layers = NormLayers(self._parameters.in_order, self.kinds[spec.kind])
+        hidden = (spec.options.width,) * spec.options.depth
+        self.perceptron = Perceptron((spec.inputs, *hidden, spec.outputs), self.kinds[spec.kind])
+        self._layers = NormLayers(self._parameters.in_order, self.perceptron)
 
     def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
         every = normed_outputs(self.rows, x.reshape(-1, *x.shape[-2:]), self._layers)
