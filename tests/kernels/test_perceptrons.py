@@ -70,7 +70,7 @@ def precision(request):
 
 
 def margin(precision: str, kind: str) -> float:
-    """The relative error that float32 (24 bits) and tf32 (11 bits) allow. With layer norm, rounding decides now and then
+    """The relative error that float32 (24 bits) and tf32 (11 bits) allow. With layer norm, rounding sometimes decides
     whether a unit is active: PyTorch's float32 is off by up to 0.002 in these cases."""
     if precision == "high":
         return 2e-2 if kind == "mlp" else 0.1
