@@ -271,10 +271,18 @@ def synchronize(device: torch.device) -> None:
 
 def put(array: NDArray[Any], tensor: Tensor) -> None:
     """Copy an array into a tensor. A GPU does it after its earlier work, which this call does not wait for."""
-    source = torch.from_numpy(array)
-    if tensor.device.type == "cuda":
-        source = source.pin_memory()  # only copies from pinned memory do not block
-    tensor.copy_(source, non_blocking=True)
+    tensor.copy_(_pinned(array, tensor.device), non_blocking=True)
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on the device. Like `put`, this does not wait for a GPU."""
+    return _pinned(array, device).to(device, non_blocking=True)
+
+
+def _pinned(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor in main memory, from which copies to the device do not block."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:

@@ -96,7 +96,7 @@ class PixelLearner(PixelAgentBase):
         """Start to compute what `act` returns. Return a function that waits for it, but not for later updates."""
         normal = np.stack([source.standard_normal(len(self.store.low), np.float32) for source in self._sources()])
         with self._working():
-            return compute.fetch(self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal))))
+            return compute.fetch(self._scaled(self._actor(self.store.seen(), compute.sent(normal, self.device))))
 
     def random_action(self) -> NDArray[np.float32]:
         """Return uniformly random actions (S, A), one per member."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from synther.compute import sent
 from synther.errors import ConfigError, DataError
 from synther.pixels.encoder import Frame
 from synther.pixels.frames import STACK, stack_of
@@ -88,9 +89,8 @@ class FrameRing(FrameStore):
         slot = at % self._nstep
         self._actions[who, slot], self._rewards[who, slot] = records.action, records.reward
         self._discounts[who, slot] = records.discount
-        self.images[self._places(who, at)] = torch.from_numpy(
-            np.ascontiguousarray(records.image.transpose(0, 2, 3, 1))
-        ).to(self.device)
+        images = np.ascontiguousarray(records.image.transpose(0, 2, 3, 1))
+        self.images[self._places(who, at)] = sent(images, self.device)
         self.added[who] += 1
         is_complete = at - self._nstep >= self._begun[who]  # whether the record completes a decision
         if is_complete.any():
@@ -115,7 +115,7 @@ class FrameRing(FrameStore):
             raise DataError(
                 f"there is nothing to learn from yet: no episode has {self._nstep} decisions; raise learning_starts"
             )
-        counts = torch.from_numpy(self.counts).to(self.device)
+        counts = sent(self.counts, self.device)
         return self.at(random % counts.view(-1, *[1] * (random.dim() - 1)))
 
     def _list(self, who: Numbers, newest: Numbers) -> None:
@@ -130,13 +130,13 @@ class FrameRing(FrameStore):
         places = self._places(who, record)
         self.stack[places] = self._places(who[:, None], stack_of(record, begun))
         self.next_stack[places] = self._places(who[:, None], stack_of(newest, begun))
-        action = torch.from_numpy(self._actions[who, slots[:, 0]]).to(self.device)
+        action = sent(self._actions[who, slots[:, 0]], self.device)
         self.action[places] = ((action - self.low) * (2 / (self.high - self.low)) - 1).clamp_(-1, 1)
-        self.reward[places] = torch.from_numpy(reward.astype(np.float32)).to(self.device)
+        self.reward[places] = sent(reward.astype(np.float32), self.device)
         lost = 1 - worth / self._discount**self._nstep
-        self.terminal[places] = torch.from_numpy(lost.astype(np.float32)).to(self.device)
+        self.terminal[places] = sent(lost.astype(np.float32), self.device)
         line = self._ready[who] % self.capacity
-        self._listed[torch.from_numpy(who).to(self.device), torch.from_numpy(line).to(self.device)] = places
+        self._listed[sent(who, self.device), sent(line, self.device)] = places
         self._needed[who, line] = stack_of(record, begun)[:, 0]
         self._ready[who] += 1
 
@@ -151,8 +151,8 @@ class FrameRing(FrameStore):
 
     def _gone_on_device(self) -> Tensor:
         """Return `gone` as a tensor (S, 1) on the device."""
-        return torch.from_numpy(self._gone).to(self.device).unsqueeze(1)
+        return sent(self._gone, self.device).unsqueeze(1)
 
     def _places(self, who: Numbers, numbers: Numbers) -> Tensor:
         """Return the indices of records, from their members and their numbers."""
-        return torch.from_numpy(who * self.capacity + numbers % self.capacity).to(self.device)
+        return sent(who * self.capacity + numbers % self.capacity, self.device)
