@@ -12,7 +12,6 @@ from torch import Tensor
 
 from synther.agents.stacked import Networks
 from synther.kernels.adam import adam_step
-from synther.kernels.perceptrons import Perceptron, Problem, td_step
 
 
 class Adam:
@@ -51,19 +50,6 @@ class Adam:
             beta1=self.betas[0], beta2=self.betas[1], decay=self.decay,
             follower=None if follower is None else follower.weights, tau=tau,
         )  # fmt: skip
-
-    @torch.no_grad()
-    def td_step(
-        self, networks: Networks, kind: Perceptron, problem: Problem, follower: Networks | None, tau: float
-    ) -> Tensor:
-        """Do a step of TD learning in two kernels. Return the losses (S, E) of all networks."""
-        rows = networks.rows
-        losses = td_step(
-            kind, rows, problem, self.mean.view_as(rows), self.square.view_as(rows), self.count, self.rate,
-            beta1=self.betas[0], beta2=self.betas[1], decay=self.decay,
-            follower=None if follower is None else follower.rows, tau=tau,
-        )  # fmt: skip
-        return losses.view(self.weights.shape[:-1])
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of the optimiser, without the weights."""

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from synther.agents.adam import Adam
 from synther.agents.rows import Batch
 from synther.agents.stacked import Networks
-from synther.kernels.perceptrons import Problem
+from synther.kernels import perceptrons
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import Algorithm
@@ -67,8 +67,13 @@ def td_step(
     """
     kind = critics.perceptron
     if kind is not None and batch.discount is None and kind.fits(critics.rows, batch.pair):
-        problem = Problem(batch.pair, batch.reward, batch.terminal, next_values, discount, weight)
-        return adam.td_step(critics, kind, problem, follower, tau)
+        rows = critics.rows
+        problem = perceptrons.Problem(batch.pair, batch.reward, batch.terminal, next_values, discount, weight)
+        return perceptrons.td_step(
+            kind, rows, problem, adam.mean.view_as(rows), adam.square.view_as(rows), adam.count, adam.rate,
+            beta1=adam.betas[0], beta2=adam.betas[1], decay=adam.decay,
+            follower=None if follower is None else follower.rows, tau=tau,
+        ).view(critics.weights.shape[:-1])  # fmt: skip
     target = backup(batch, min_over_critics(next_values), discount)
     losses = weight * squared_errors(critics(batch.pair).squeeze(-1), target)
     adam.minimise(losses.sum(1), follower=follower, tau=tau)

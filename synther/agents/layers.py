@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import layer_norm
 
+from synther.kernels import perceptrons
 from synther.kernels.layer_norm import EPS, norm_relu, norm_relu_backward
 from synther.kernels.perceptrons import Perceptron
-from synther.kernels.perceptrons import outputs as fused_outputs
 from synther.kernels.products import column_sums, product
 
 Sizes = tuple[int, ...]
@@ -42,7 +42,7 @@ def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
         result: Tensor = _Outputs.apply(weights, x, sizes)  # type: ignore[no-untyped-call]
         return result
     kind = Perceptron(sizes)
-    return fused_outputs(kind, weights, x) if kind.fits(weights, x) else _forward(weights, x, sizes)[-1]
+    return perceptrons.outputs(kind, weights, x) if kind.fits(weights, x) else _forward(weights, x, sizes)[-1]
 
 
 def outputs_and_slopes(weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
@@ -209,7 +209,7 @@ def normed_outputs(weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
         result: Tensor = _NormedOutputs.apply(weights, x, layers)  # type: ignore[no-untyped-call]
         return result
     if layers.kind.fits(weights, x):
-        return fused_outputs(layers.kind, weights, x)
+        return perceptrons.outputs(layers.kind, weights, x)
     return _normed_forward(weights, x, layers)[0]
 
 
