@@ -60,6 +60,35 @@ def test_what_a_run_leaves_behind(finished):
     assert all(entry["kept"] and entry["held_out"] > 0 for entry in refreshes(finished))
 
 
+def test_actions_are_chosen_before_the_updates_of_the_step_before(tmp_path, monkeypatch):
+    """So that a GPU trains while the environments take the next step. After a reset, no update is under way."""
+    happened: list[tuple[str, int]] = []
+
+    def noted(owner, method):
+        original = getattr(owner, method)
+
+        def noting(self, *given, **named):
+            step = {"step": lambda: given[1], "reset": lambda: given[0]}.get(method, lambda: self.steps)()
+            happened.append((method, step))
+            return original(self, *given, **named)
+
+        monkeypatch.setattr(owner, method, noting)
+
+    for owner, methods in ((Learner, ("choose", "train")), (VectorEnv, ("reset", "step"))):
+        for method in methods:
+            noted(owner, method)
+    run(tmp_path / "run", replace(PLAN, synthetic=None, steps=18, learning_starts=13, checkpoint_every=15))
+    assert happened == [
+        ("reset", 0), *(("step", step) for step in range(13)), ("choose", 13),
+        ("step", 13), ("choose", 14), ("train", 14),
+        ("step", 14), ("train", 15),
+        ("reset", 15), ("choose", 15),
+        ("step", 15), ("choose", 16), ("train", 16),
+        ("step", 16), ("choose", 17), ("train", 17),
+        ("step", 17), ("train", 18),
+    ]  # fmt: skip
+
+
 def test_agents_are_kept_on_the_way(tmp_path):
     """Also the ones of a checkpoint that a run was stopped at, before it was copied."""
     plan = replace(PLAN, synthetic=None, steps=31, keep_every=15)
