@@ -3,6 +3,7 @@
     python benchmarks/agents.py                       # on the GPU if there is one
     python benchmarks/agents.py --only td3_bc iql     # some of the agents
     python benchmarks/agents.py --networks            # TD3+BC with each kind of critics instead
+    python benchmarks/agents.py --online              # the 20 updates of an online agent after one step instead
 
 The rows are random and have the shape of Walker2d rows (17 observation and 6 action columns). Networks and batch sizes
 are the defaults of each agent, except where the table says otherwise. Only updates are timed, no evaluations. For the
@@ -13,16 +14,22 @@ The reference implementation trains one seed at a time. On a CPU everything is s
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from machine import command_line, keep, origin, print_table
 
 from synther import Transitions
 from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.learner import Learner
 from synther.agents.networks import NETWORKS
 from synther.agents.rows import Arm, Member, Rows
+from synther.agents.sac import REDQ_CONFIG, RLPD_CONFIG, SACConfig
 from synther.compute import pick_device, synchronize
+from synther.replay.columns import Columns
 
 MILLION = 1_000_000
 for _kind in ("mlp", "layer_norm", "layer_norm_last"):  # networks with a fast path, which "as a module" avoids
@@ -41,10 +48,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=ALGORITHMS.names(), default=ALGORITHMS.names())
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--networks", action="store_true", help="compare kinds of critics instead of agents")
+    parser.add_argument("--online", action="store_true", help="time online agents instead")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
     head = origin(device)
     whole = device.type == "cuda"
+    if chosen.online:
+        keep(chosen.out, head, _online(device, {} if whole else SMALL, chosen.seconds))
+        return
     seeds, arms = (8, 5) if whole else (2, 2)
     tables = [_table(chosen.rows or (MILLION if whole else 10_000), arm) for arm in range(arms)]
     rows = Rows(tables, device=device)
@@ -64,6 +75,40 @@ def main() -> None:
     header = ["agent", "networks", "batch", "members", "an update", "1M updates", "reference, one seed"]
     text = print_table(header, table)
     keep(chosen.out, head, text)
+
+
+def _online(device: torch.device, small: dict[str, Any], seconds: float) -> str:
+    """Return a table of the milliseconds for the 20 updates that follow a step, for one, three and six seeds."""
+    kinds = ("mlp", "layer_norm", "mlp, as a module", "layer_norm, as a module")
+    agents = {f"sac, {kind}": SACConfig(utd=20, critic_network=kind, **small) for kind in kinds}
+    agents |= {"redq": replace(REDQ_CONFIG, **small), "rlpd": replace(RLPD_CONFIG, **small)}
+    table = []
+    for name, config in agents.items():
+        cells = []
+        for seeds in (1, 3, 6):
+            shape: dict[str, Any] = {"capacity": 5_000, "samples": 5_000, "device": device}
+            learner = Learner(config, range(seeds), 17, -np.ones(6), np.ones(6), **shape)
+            rows = np.stack([Columns.of(table).pack(table) for table in (_table(5_000, seed) for seed in range(seeds))])
+            learner.add(rows)
+            for seed in range(seeds):
+                learner.generate(seed, rows[seed])
+            for _ in range(3):  # loads the kernels and captures the updates
+                learner.train()
+            cells.append(f"{1e3 * _seconds_a_call(learner.train, device, seconds):.2f} ms")
+        print(name, *cells, flush=True)
+        table.append([name, *cells])
+    return print_table(["20 updates", "1 seed", "3 seeds", "6 seeds"], table)
+
+
+def _seconds_a_call(work: Callable[[], None], device: torch.device, seconds: float) -> float:
+    synchronize(device)
+    began, calls = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(10):
+            work()
+        calls += 10
+        synchronize(device)
+    return (time.perf_counter() - began) / calls
 
 
 def _table(count: int, seed: int) -> Transitions:
