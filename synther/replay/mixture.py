@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,22 @@ class Mixture:
     the fraction converges to the ratio without randomness.
     """
 
+    _ratio: float
+
     def __init__(self, ratio: float, *, shuffled: bool = True) -> None:
-        if not 0 <= ratio <= 1:
-            raise ConfigError(f"ratio, the synthetic fraction of a batch, must lie in [0, 1], got {ratio}")
-        self.ratio, self.shuffled = float(ratio), bool(shuffled)
+        self.ratio, self.shuffled = ratio, bool(shuffled)
         self.mixed = 0
         """Number of rows in all batches that were drawn since there are synthetic rows."""
+
+    @property
+    def ratio(self) -> float:
+        return self._ratio
+
+    @ratio.setter
+    def ratio(self, ratio: float) -> None:
+        if not isinstance(ratio, Real) or not 0 <= ratio <= 1:
+            raise ConfigError(f"ratio, the synthetic fraction of a batch, must lie in [0, 1], got {ratio!r}")
+        self._ratio = float(ratio)
 
     def split(self, batch: int) -> tuple[int, int]:
         """Return the numbers of real and synthetic rows in the next batch, and count the batch."""

@@ -144,7 +144,7 @@ class SyntheticRows:
             )
         if self.adapts_ratio or refresh == "auto":
             adapting.check_holdout(self.settings.fit.holdout)
-        self.mixture = Mixture(adapting.FIRST_RATIO if isinstance(ratio, str) else ratio, shuffled=shuffled)
+        self.mixture = Mixture(adapting.FIRST_RATIO if ratio == "auto" else ratio, shuffled=shuffled)
         self.looks: list[Look] = []
         """The decisions of `ratio="auto"` and `refresh="auto"`, with the numbers behind them."""
         self.generator = compute.generator(self.device, self.seed, _BATCHES)
@@ -155,6 +155,17 @@ class SyntheticRows:
         self._model: Synthesizer | None = None
         self._running: tuple[Refresh, Background] | None = None
         self._owed = False  # whether a refresh was started and then cancelled, so that it is due again
+
+    @property
+    def ratio(self) -> float:
+        """The synthetic fraction of a batch. It can be changed at any time, unless it adapts itself."""
+        return self.mixture.ratio
+
+    @ratio.setter
+    def ratio(self, ratio: float) -> None:
+        if self.adapts_ratio:
+            raise ConfigError("ratio='auto' chooses the ratio itself: pass a number as `ratio` to choose your own")
+        self.mixture.ratio = ratio
 
     @property
     def history(self) -> list[Refresh]:

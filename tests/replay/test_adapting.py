@@ -132,6 +132,8 @@ def test_the_ratio_falls_while_held_out_rows_are_known_as_well():
         buffer.add(**step(start, 20))
     assert [look.ratio for look in buffer.looks][:6] == pytest.approx([0.45, 0.4, 0.35, 0.3, 0.25, 0.25])
     assert [one.added for one in buffer.history] == [100, 200, 300, 400], "refreshes stay at fixed times"
+    with pytest.raises(ConfigError, match="chooses the ratio itself"):
+        buffer.ratio = 0.5
 
 
 def test_in_between_the_ratio_stays_and_chance_moves_nothing():

@@ -103,6 +103,23 @@ def test_batches_are_real_first_and_mixed_later(tmp_path):
     replay.save(tmp_path / "replay")
 
 
+def test_the_ratio_can_be_changed(tmp_path):
+    replay = tiny(ratio=0)
+    replay.add(**numbered(0, 100))
+    assert replay.ratio == 0
+    assert not replay.history
+    replay.ratio = 0.75
+    replay.add(**numbered(100, 100))
+    replay.save(tmp_path / "replay")
+    for each in (replay, SyntheticReplay.load(tmp_path / "replay", progress=False)):
+        assert each.ratio == 0.75
+        assert int(each.sample(100).synthetic.sum()) == 75
+    for wrong in (7, "half", None):
+        with pytest.raises(ConfigError, match=r"ratio, the synthetic fraction of a batch, must lie in \[0, 1\], got"):
+            replay.ratio = wrong
+    assert replay.ratio == 0.75
+
+
 def test_discrete_actions():
     replay = tiny(ratio=0.1, action_space=(Discrete(4),))
     replay.add(**numbered(0, 100, discrete=True))
@@ -305,7 +322,7 @@ def test_batches_that_cannot_be(batch):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("capacity", 0), ("refresh_every", 0), ("samples", 0), ("ratio", 2), ("replace", 0)),
+        *(("capacity", 0), ("refresh_every", 0), ("samples", 0), ("ratio", 2), ("ratio", "half"), ("replace", 0)),
         *(("refit", "cold"), ("preset", "none"), ("device", "tpu"), ("seed", -1), ("seed", 1.5)),
     ],
 )
