@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 
@@ -62,8 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     verb, *rest = given
     if verb not in VERBS:
-        print(f"synther: unknown command {verb!r}: expected one of {', '.join(VERBS)}", file=sys.stderr)
-        return 2
+        near = get_close_matches(verb, VERBS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(VERBS)}"
+        return _failed(2, f"unknown command {verb!r}: {hint}")
     try:
         if any(word.partition("=")[0] == "--config" for word in rest):
             from synther.cli.options import ahead

@@ -7,6 +7,7 @@ or a registered data set. Some data sets of D4RL can be rolled out here. `read` 
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -181,8 +182,10 @@ def _unregistered(request: Request) -> Found:
     name = request.name
     if "/" in name or Path(name).exists() or Path(name).suffix or formats.is_minari_id(name):
         return formats.read(name), f"read from {name}"
-    known = ", ".join(DATASETS.names())
-    raise FormatError(f"no data set {name!r}: no file of this name{_place(request.data)}, and it is none of {known}")
+    known = DATASETS.names()
+    near = ", ".join(difflib.get_close_matches(name, known))
+    hint = f"did you mean {near}?" if near else f"expected a file, or one of {', '.join(known)}"
+    raise FormatError(f"no data set {name!r}, and no file of this name{_place(request.data)}: {hint}")
 
 
 def _task_rows(task: Task, request: Request) -> Found:

@@ -143,7 +143,9 @@ class TestProcesses:
         process = start("upsampel", "x.npz", cwd=tmp_path)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (2, "")
-        assert err == f"synther: unknown command 'upsampel': expected one of {', '.join(VERBS)}\n"
+        assert err == "synther: unknown command 'upsampel': did you mean upsample?\n"
+        out, err = start("x.npz", cwd=tmp_path).communicate(timeout=60)
+        assert err == f"synther: unknown command 'x.npz': expected one of {', '.join(VERBS)}\n"
 
     def test_a_reader_that_went_away(self):
         process = start("presets")
