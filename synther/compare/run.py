@@ -105,8 +105,8 @@ def compare_generators(
     maker = Maker(rows, plan, resolve(progress))
     described = {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator}
     files = {name: folder / name / "figures.json" for name in (REAL, *GENERATORS)}
-    facts = ", ".join(names), f"{len(rows):,}", f"{plan.samples:,}", plan.device, folder
-    log.info("comparing %s on %s rows: %s synthetic rows of each, on device %s, in %s", *facts)
+    facts = ", ".join(names), f"{len(rows):,}", f"{plan.samples:,}", compute.pick_device(plan.device), folder
+    log.info("comparing %s on %s rows: %s synthetic rows of each, on %s, in %s", *facts)
     with RunFolder(folder).work(described, lambda: False):  # never finished: the table is always written again
         for name in names:  # first of all, so that wrong options are refused before hours of work
             RunFolder(folder / name).claim(maker.description(name))

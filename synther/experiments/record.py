@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 import torch
 
+from synther.compute import pick_device
 from synther.errors import SyntherError
 from synther.experiments.results import Log, Measurement, Result, Unit, by_arm
 from synther.experiments.spec import Tracked
@@ -128,8 +129,9 @@ class Record:
         self._lost: set[str] = set()
         again = schedule.includes(stands)
         self._unit = schedule.unit.replace("env_", "")
-        work = len(self._names), f"{schedule.last:,}", self._unit, spec.device, f"{schedule.every:,}", folder
-        log.info("training %d agents to %s %s on device %s, measured every %s, in %s", *work)
+        agents = "1 agent" if len(self._names) == 1 else f"{len(self._names)} agents"
+        work = agents, f"{schedule.last:,}", self._unit, pick_device(spec.device), f"{schedule.every:,}", folder
+        log.info("training %s to %s %s on %s, measured every %s, in %s", *work)
         self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
         self.clock = Clock(folder / "clock.json", self.measurements[-1].seconds if self.measurements else 0.0)

@@ -16,6 +16,7 @@ from synther import Synthesizer, Transitions
 from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
 from synther.agents.td3_bc import TD3BCConfig
+from synther.compute import pick_device
 from synther.data.episodes import n_step_rows
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError, FormatError
@@ -146,9 +147,10 @@ def test_a_model_samples_once(tmp_path, quick, monkeypatch):
     [(None, "the data names no environment"), ("Made-v0", "training without evaluation: 'Made-v0' is not")],
 )
 def test_without_an_environment_it_trains_and_says_so(env_id, said, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        result = run(tmp_path / "run", PLAN, TrainingData(swings(env_id=env_id)))
+    with caplog.at_level(logging.INFO):
+        result = run(tmp_path / "run", replace(PLAN, seeds=1, device="auto"), TrainingData(swings(env_id=env_id)))
     assert said in caplog.text
+    assert f"training 1 agent to {PLAN.updates} updates on {pick_device()}, measured" in caplog.text
     assert result.final("real") is None
     assert [(line["updates"], line["returns"]) for line in logged(tmp_path / "run")] == [(t, None) for t in TIMES]
 
