@@ -66,7 +66,7 @@ class Lines:
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
         if start < total:
-            where = f"resumes at {start:,} of {total:,}" if start else f"0 % of {total:,}"
+            where = f"continues at {start:,} of {total:,}" if start else f"0 % of {total:,}"
             print(f"{name}: {where}", file=self.stream, flush=True)
         yield _LinePhase(self, name, total, start)
 

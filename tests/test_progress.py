@@ -56,7 +56,7 @@ def test_the_first_line_comes_before_the_work():
     with Lines(stream).phase("fit", 3_500):
         assert stream.getvalue() == "fit: 0 % of 3,500\n"
     with Lines(stream).phase("fit", 3_500, 1_000):
-        assert stream.getvalue().endswith("fit: resumes at 1,000 of 3,500\n")
+        assert stream.getvalue().endswith("fit: continues at 1,000 of 3,500\n")
 
 
 def test_slow_work_has_lines_between_the_tenths(monkeypatch):
