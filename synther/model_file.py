@@ -204,7 +204,8 @@ class Fitted:
         """Read the settings and the model from a file, to the CPU. Raise a `FormatError` with the reason if the file is
         not a valid model."""
         if not Path(path).is_file():
-            raise FormatError(f"{path}: no such file; expected a model written by Synthesizer.save or `synther fit`")
+            fault = " is a folder" if Path(path).is_dir() else ": no such file"
+            raise FormatError(f"{path}{fault}; expected a model written by Synthesizer.save or `synther fit`")
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}

@@ -84,6 +84,7 @@ FITTING = {
 }
 SAMPLING = {
     "sample absent.safetensors --out new.npz": "absent.safetensors: no such file; expected a model",
+    "sample taken --out new.npz": "taken is a folder; expected a model",
     "sample data_as_model.safetensors --out new.npz": "data_as_model.safetensors is not a safetensors file",
     "sample truncated.safetensors --out new.npz": "truncated.safetensors is not a safetensors file, or it is truncated",
     "sample model.safetensors --out new.npz --samples 0": "at least 1",
