@@ -243,7 +243,10 @@ class TrainingData:
     def __post_init__(self) -> None:
         space = self.real.action_space or ()
         if self.real.action.ndim == 1 or not all(isinstance(part, Box) for part in space):
-            raise DataError("these agents need continuous actions, and the actions of this data are discrete")
+            raise DataError(
+                "these agents need continuous actions, and the actions of this data are discrete: train with d3rlpy, "
+                "see to_mdp_dataset() of synther.integrations.d3rlpy"
+            )
         if not self.arms:
             raise ConfigError("a run needs at least one arm, got none")
         for name, shares in self.arms.items():

@@ -78,7 +78,8 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         if env is not None:
             if len(getattr(env.observation_space, "shape", None) or ()) != 1:
                 raise ConfigError(
-                    f"the observation space is {env.observation_space}: expected vectors; encode images first"
+                    f"the observation space is {env.observation_space}: expected vectors; flatten a Dict with "
+                    "gymnasium.wrappers.FlattenObservation, and encode images first"
                 )
             self._spaces = {
                 "action_space": gym_spaces.action_space(env.action_space),

@@ -77,7 +77,7 @@ def test_material_that_cannot_be():
         replace(real, action=np.zeros(60, np.int64), action_space=None),
         replace(real, action=np.zeros((60, 1)), action_space=(Discrete(2),)),
     ):
-        with pytest.raises(DataError, match="the actions of this data are discrete"):
+        with pytest.raises(DataError, match="the actions of this data are discrete: train with d3rlpy"):
             TrainingData(wrong)
     with pytest.raises(ConfigError, match="ratio"):
         TrainingData.mixed(real, None, 0.5)

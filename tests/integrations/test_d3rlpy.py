@@ -259,7 +259,7 @@ def test_what_an_online_buffer_cannot_hold_is_refused_at_once():
     class Camera:
         observation_space, action_space = spaces.Box(0, 255, (1, 8, 8), np.uint8), spaces.Discrete(2)
 
-    with pytest.raises(ConfigError, match="encode"):
+    with pytest.raises(ConfigError, match="FlattenObservation, and encode"):
         SyntheticReplayBuffer(10, env=Camera())
     with pytest.raises(ConfigError, match="samples"):
         SyntheticReplayBuffer(10, sample=5)
