@@ -1,6 +1,7 @@
 """Parquet: a file, or a folder of files with the same columns. Many engines for distributed data can read it.
 
-A vector is one column of fixed-size lists, so each field is one column, for any width of the vector.
+A vector is written as one column of fixed-size lists, so each field is one column, for any width of the vector. Vectors
+with one column for each number, as in a table of pandas, are read too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from synther.data.transitions import Array, RowSource, Transitions
+from synther.data.transitions import Array, RowSource, Transitions, numbered
 from synther.durable import replacing
 from synther.errors import DataError, FormatError, MissingExtra
 from synther.formats import metadata
@@ -32,6 +33,8 @@ BATCH_ROWS = 1 << 16
 """Number of rows that are decoded at a time."""
 _NUMBER_BYTES = 8
 """Maximum number of bytes of a number."""
+Columns = tuple[str, ...]
+"""The columns that hold a field: one column of numbers or vectors, or a column for each number."""
 _ROW_LABELS = "__index_level_"
 """Prefix of columns that pandas adds to a DataFrame if its rows were selected or reordered."""
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -45,11 +48,11 @@ def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transi
     start = 0
     for path in files.paths:
         with reading(path, "a Parquet file"), opened(path) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(files.keys.values())):
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=files.columns):
                 _fill(fields, files.keys, batch, start, len(files))
                 start += batch.num_rows
     with reading(source, "Parquet"):
-        fields = separate_timeouts(fields, files.keys, rename)
+        fields = separate_timeouts(fields, files.first_keys, rename)
         return Transitions.of(paired(fields), **metadata.load(files.known))
 
 
@@ -64,7 +67,7 @@ def look(source: str | os.PathLike[str], rename: Rename | None = None) -> Files:
             if first is None:
                 first = about
             about.check_like(first, paths[0])
-            _check_columns(file, about.keys.values(), os.path.getsize(path))
+            _check_columns(file, about.types, os.path.getsize(path))
             stored = file.metadata
             groups.append(tuple(stored.row_group(number).num_rows for number in range(stored.num_row_groups)))
             digest.update(_footer(path))
@@ -81,8 +84,8 @@ class Files:
     paths: tuple[Path, ...]
     groups: tuple[tuple[int, ...], ...]
     """Number of rows in each row group of each file."""
-    keys: Mapping[str, str]
-    """For each field, the column that holds it."""
+    keys: Mapping[str, Columns]
+    """For each field, the columns that hold it."""
     known: bytes | None
     """Metadata of the rows, as in `synther.formats.metadata`."""
     digest: str
@@ -92,6 +95,16 @@ class Files:
     def __len__(self) -> int:
         return sum(map(sum, self.groups))
 
+    @property
+    def columns(self) -> list[str]:
+        """All columns that hold fields."""
+        return [key for own in self.keys.values() for key in own]
+
+    @property
+    def first_keys(self) -> dict[str, str]:
+        """For each field, the first of its columns."""
+        return {field: own[0] for field, own in self.keys.items()}
+
     def chunks(self, number: int, group: int, start: int, stop: int) -> Iterator[Transitions]:
         """Yield rows `start` to `stop` of row group `group` in file `number`, some ten thousand at a time.
 
@@ -99,7 +112,7 @@ class Files:
         group.
         """
         path, done = self.paths[number], 0
-        columns = list(self.keys.values())
+        columns = self.columns
         with reading(path, "a Parquet file"), opened(path) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=columns):
                 low, high = max(start - done, 0), min(stop - done, batch.num_rows)
@@ -118,7 +131,7 @@ class Files:
         fields: dict[str, Array] = {}
         _fill(fields, self.keys, batch, 0, batch.num_rows)
         try:
-            return Transitions.of(separate_timeouts(fields, self.keys, self.rename), **metadata.load(self.known))
+            return Transitions.of(separate_timeouts(fields, self.first_keys, self.rename), **metadata.load(self.known))
         except DataError as error:
             last = first + batch.num_rows - 1
             raise DataError(f"in rows {first:,} to {last:,} (counted from 0): {error}") from error
@@ -138,14 +151,15 @@ def _footer(path: Path) -> bytes:
         return file.read(length)
 
 
-def _fill(fields: dict[str, Array], keys: Mapping[str, str], batch: Any, start: int, total: int) -> None:
+def _fill(fields: dict[str, Array], keys: Mapping[str, Columns], batch: Any, start: int, total: int) -> None:
     """Copy the columns of a batch into the arrays `fields`, from row `start` on. New arrays have `total` rows."""
-    for field, key in keys.items():
-        values = to_numpy(key, batch.column(key))
+    for field, own in keys.items():
+        parts = [to_numpy(key, batch.column(key)) for key in own]
+        values = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         if field not in fields:
             fields[field] = np.empty((total, *values.shape[1:]), values.dtype)
         if values.shape[1:] != fields[field].shape[1:]:
-            raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of the same length")
+            raise DataError(f"{own[0]!r} changes its width at row {start:,}: expected vectors of the same length")
         fields[field][start : start + batch.num_rows] = values
 
 
@@ -153,8 +167,9 @@ def _fill(fields: dict[str, Array], keys: Mapping[str, str], batch: Any, start: 
 class _About:
     """What must be the same in all files of a folder: columns, their types, and metadata."""
 
-    keys: dict[str, str]
+    keys: dict[str, Columns]
     types: dict[str, str]
+    """The type of each column."""
     known: bytes | None
 
     @classmethod
@@ -162,9 +177,9 @@ class _About:
         """Read it from the footer of a file."""
         schema = file.schema_arrow
         names = [name for name in schema.names if not name.startswith(_ROW_LABELS)]
-        keys = keys_of_fields(names, "a Parquet file", rename)
+        keys = _columns_of_fields(names, rename)
         # Only the element type is compared. Nullability and the name of a list's field do not matter.
-        types = {field: _type_name(schema.field(key).type) for field, key in keys.items()}
+        types = {key: _type_name(schema.field(key).type) for own in keys.values() for key in own}
         known = (schema.metadata or {}).get(metadata.KEY.encode())
         metadata.load(known)  # raises an error if it is damaged
         return cls(keys, types, known)
@@ -172,7 +187,7 @@ class _About:
     def check_like(self, first: _About, where: Path) -> None:
         """Raise an error if this file does not match `first`, the first file of the folder (at `where`)."""
         if (self.keys, self.types) != (first.keys, first.types):
-            mine, other = ({about.keys[field]: kind for field, kind in about.types.items()} for about in (self, first))
+            mine, other = self.types, first.types
             apart = [key for key in {**other, **mine} if mine.get(key) != other.get(key)]
             shown = ", ".join(
                 f"{key} ({mine.get(key, 'missing')}, not {other.get(key, 'missing')})" for key in apart[:4]
@@ -180,6 +195,27 @@ class _About:
             raise DataError(f"other columns than {where.name}: {shown}; expected the same in all files of a folder")
         if self.known != first.known:
             raise DataError(f"another environment, or other spaces, than in {where.name}: read the files one by one")
+
+
+def _columns_of_fields(names: list[str], rename: Rename | None) -> dict[str, Columns]:
+    """Return the columns that hold each field. Columns of single numbers, such as `obs_0` and `obs_1`, are joined."""
+    rename, parts = rename or {}, dict[str, dict[int, str]]()
+    called = {name: rename.get(name, name) for name in names}
+    places = {name: numbered(own) for name, own in called.items() if own is not None}
+    for name, place in places.items():
+        if place is not None:
+            parts.setdefault(place[0], {})[place[1]] = name
+    joined = {name for own in parts.values() for name in own.values()}
+    single = [name for name in names if name not in joined]
+    others = {name: own for name, own in rename.items() if name not in joined}
+    keys = keys_of_fields([*single, *parts], "a Parquet file", others)
+    for key, own in parts.items():
+        if key in keys.values() and sorted(own) != list(range(len(own))):
+            raise DataError(f"{key} has the columns {sorted(own)}: expected 0 to {len(own) - 1}")
+    return {
+        field: tuple(parts[key][n] for n in sorted(parts[key])) if key in parts else (key,)
+        for field, key in keys.items()
+    }
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -66,7 +66,7 @@ def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None)
     if unknown:
         how = "read(path, rename={key: field}) renames keys"
         if any(map(numbered, unknown)):
-            how = "to join columns of single numbers, use Transitions.of(frame) with a pandas DataFrame"
+            how = "to join columns of single numbers, use Transitions.of(dict_of_arrays)"
         raise DataError(f"unknown key {_listed(unknown)}: {expected}; {how}")
     missing = [field for field in ("observation", "action", "reward") if field not in found]
     if missing:

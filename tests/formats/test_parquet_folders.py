@@ -13,6 +13,7 @@ import pytest
 
 from synther import Synthesizer, Transitions, datasets, formats, read, write
 from synther.errors import DataError, FormatError
+from synther.formats import parquet
 
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminals")
 
@@ -44,6 +45,25 @@ def test_names_can_be_changed_and_empty_files_do_not_matter(tmp_path):
         foreign(tmp_path / f"{number}.pq", rows, rewards=None, gain=rows.reward)
     pq.write_table(pq.read_table(tmp_path / "0.pq").slice(0, 0), tmp_path / "1.pq")
     assert read(tmp_path, rename={"gain": "reward"}).equals(some(5))
+
+
+def test_columns_of_single_numbers_are_joined(tmp_path):
+    numbers = np.arange(20.0).reshape(10, 2)
+    rows = Transitions(numbers[:, :1], numbers, numbers[:, 0], numbers[:, 1:], extra={"goal": -numbers})
+    frame = rows.to_pandas()
+    assert list(frame)[:3] == ["observation[0]", "action[0]", "action[1]"]
+    frame.to_parquet(tmp_path / "0.parquet")
+    assert read(tmp_path).equals(rows)
+    (chunk,) = parquet.look(tmp_path).chunks(0, 0, 2, 5)
+    assert chunk.equals(rows[2:5])
+
+    named = frame.rename(columns={"action[0]": "torque", "action[1]": "brake", "observation[0]": "obs_0"})
+    named.to_parquet(tmp_path / "0.parquet")
+    assert read(tmp_path, rename={"torque": "action_0", "brake": "action_1"}).equals(rows)
+    with pytest.raises(DataError, match=r"0\.parquet: action has the columns \[0, 2\]: expected 0 to 1"):
+        read(tmp_path, rename={"torque": "action_0", "brake": "action_2"})
+    with pytest.raises(DataError, match="unknown key 'torque', 'brake'"):
+        read(tmp_path)
 
 
 def test_a_model_is_fitted_on_a_folder(tmp_path):
