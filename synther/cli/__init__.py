@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
@@ -72,7 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
             from synther.config_file import expanded
 
             rest = expanded(given, ahead(given, config="").config)[1:]
-        getattr(module_of(verb), verb)(rest)
+        with _own_modules_found(rest):
+            getattr(module_of(verb), verb)(rest)
     except Failed as error:
         return _failed(1, str(error))
     except SyntherError as error:
@@ -91,6 +94,23 @@ def main(arguments: list[str] | None = None) -> int:
             return _failed(1, str(error))
         return _failed(1, f"{type(error).__name__}: {error} (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)")
     return 0
+
+
+@contextmanager
+def _own_modules_found(words: list[str]) -> Iterator[None]:
+    """Let modules of the current folder be imported, also by worker processes, if a word has the form `module:name`.
+
+    `python -m synther` finds them anyway, but the installed command `synther` does not.
+    """
+    here = os.getcwd()
+    if here in sys.path or not any(":" in word for word in words):
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _failed(code: int, text: str) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+
+from synther import read
 
 pytestmark = pytest.mark.usefixtures("no_processes")
 
@@ -82,6 +85,18 @@ def test_an_online_agent_and_networks(synther, own):
     assert ended.code == 0, ended.err
     agent = json.loads((own / "run" / "run.json").read_text())["agent"]
     assert (agent["exploration_noise"], agent["actor_network"]) == (0.01, "own_code:elu")
+
+
+def test_an_environment(synther, own):
+    (own / "own_envs.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Own-v0', 'gymnasium.envs.classic_control.pendulum:PendulumEnv', max_episode_steps=5)\n"
+    )
+    path = list(sys.path)
+    ended = synther("collect", "own_envs:Own-v0", "--steps", "10", "--out", "own.npz", "--quiet")
+    assert ended.code == 0, ended.err
+    assert read("own.npz").env_id == "own_envs:Own-v0"
+    assert sys.path == path
 
 
 @pytest.mark.parametrize(
