@@ -92,7 +92,7 @@ class Evaluator:
             raise ConfigError(f"the number of an evaluation must be 0 or more, got {number}")
         work = []
         for seed, policy in zip(self.members, policies, strict=True):
-            frozen = pickle.dumps(policy, protocol=5)  # a copy, because the caller may continue to train the policy
+            frozen = _frozen(policy)
             keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
             groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
@@ -116,6 +116,17 @@ class Evaluator:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
+
+
+def _frozen(policy: Policy) -> bytes:
+    """Return a copy of the policy for other processes, because the caller may continue to train it."""
+    try:
+        return pickle.dumps(policy, protocol=5)
+    except (AttributeError, pickle.PicklingError) as error:
+        raise ConfigError(
+            f"the policy cannot be sent to the processes that play episodes ({error}): define the classes of its "
+            "networks at the top level of a module, not inside a function, or train without evaluation"
+        ) from None
 
 
 class Pending:

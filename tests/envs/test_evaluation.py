@@ -148,6 +148,9 @@ def test_wrong_policies(evaluator: Evaluator) -> None:
         evaluator.start([pushing(0)] * 3, number=-1)
     with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1"):
         evaluator.evaluate([pushing(0), pushing(0, inputs=4), pushing(0)], number=5)
+    for local in (type("Local", (), {"__qualname__": "f.<locals>.Local"})(), lambda: None):
+        with pytest.raises(ConfigError, match=r"at the top level of a module"):
+            evaluator.start([local] * 3)
     assert evaluator.evaluate([pushing(0)] * 3).returns.shape == (3, 7)  # the workers live on
 
 
