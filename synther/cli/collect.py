@@ -16,7 +16,7 @@ from synther.folder import digest_of, written_once
 
 
 @dataclass(frozen=True)
-class Collect(options.Output):
+class Collect(options.Actors):
     """Save experience as a data set: play episodes with a policy, or export the real rows of an online run.
 
     Episodes are played on all cores. OUT appears when it is complete. An existing OUT is never replaced. With --pixels,
@@ -55,12 +55,14 @@ class Collect(options.Output):
 
 def collect(arguments: list[str]) -> None:
     chosen = options.parse("collect", Collect, arguments)
+    chosen.register_networks()
     from synther.collect.frames import frames_target
     from synther.formats.targets import target_of
 
     place, collected = (frames_target, _frames) if chosen.pixels else (target_of, _rows)
     target = place(chosen.out, new=False)
-    made = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet", "workers")}
+    aside = "out", "json", "quiet", "workers", "network"
+    made = {name: value for name, value in vars(chosen).items() if name not in aside}
     names = *(name.partition(":")[0] for name in chosen.policy), f"{chosen.source}/replay.npz"
     made["files"] = [digest_of(Path(name)) for name in names if Path(name).is_file()]
     with nullcontext(True) if isinstance(target, str) else written_once(target, made) as unfinished:

@@ -14,7 +14,7 @@ from synther.plain import check_least, whole_seed
 
 
 @dataclass(frozen=True)
-class Evaluate(options.Output):
+class Evaluate(options.Actors):
     """Play episodes with trained agents, in their own environment or another one, and print returns and scores.
 
     The run can be an offline, online or pixel run, and does not have to be finished. No file is written. --json prints
@@ -39,6 +39,7 @@ def evaluate(arguments: list[str]) -> None:
     chosen = options.parse("evaluate", Evaluate, arguments)
     whole_seed(chosen.seed, "--seed")
     check_least(chosen, episodes=1)
+    chosen.register_networks()
     from synther.experiments.evaluation import score
 
     how = chosen.passed("env_id", "env_options", "episodes", "workers")

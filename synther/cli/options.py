@@ -56,6 +56,24 @@ class Output:
         return {name: getattr(self, name) for name in names} | {"progress": not self.quiet}
 
 
+@dataclass(frozen=True)
+class Actors(Output):
+    """Options of commands in which trained agents act."""
+
+    network: tuple[str, ...] = ()
+    """Your own networks (module:function) that the agents were trained with. A name in a file imports nothing."""
+
+    def register_networks(self) -> None:
+        """Import the networks and register them, so that agents which have them can be loaded."""
+        if self.network:
+            from synther.agents.networks import NETWORKS, NetworkFactory
+            from synther.agents.own_code import import_named
+
+            for name in self.network:
+                if name not in NETWORKS:
+                    NETWORKS.register(name, NetworkFactory(import_named(name, "--network")))
+
+
 Options = TypeVar("Options", bound=Output)
 Built = TypeVar("Built")
 Place = TypeVar("Place", str, Path, Path | None)

@@ -124,3 +124,11 @@ def test_names_in_files_import_nothing(refused, synther, own):
 
     NETWORKS.remove("own_code:elu")
     assert "own_code:elu" in refused("evaluate", "run", "--episodes", "1")
+    assert "own_code:tanh" in refused("evaluate", "run", "--network", "own_code:tanh")
+
+    ended = synther("evaluate", "run", "--episodes", "1", "--network", "own_code:elu", "--quiet")
+    assert ended.code == 0, ended.err
+    NETWORKS.remove("own_code:elu")
+    play = ("collect", "Hopper-v5", "--policy", "run/checkpoint.safetensors", "--steps", "5", "--out", "played.npz")
+    ended = synther(*play, "--network", "own_code:elu", "--quiet")
+    assert ended.code == 0, ended.err
