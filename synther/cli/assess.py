@@ -107,7 +107,7 @@ def _tell(done: Assessed) -> None:
         say(f"note: {note}")
     say(f"\n{verdict.decision.upper()}. {verdict.sentence}")
     for reason in verdict.reasons:
-        say(f"- {reason.text}")
+        say(f"- {reason.says}: {reason.text}")
     print(f"\n{done.report}\n{done.figures}")
 
 

@@ -52,7 +52,7 @@ class TestAnswer:
         worst = min(found["columns"], key=lambda column: column["similarity"])
         assert f"least similar columns: {worst['name']} {worst['similarity']:.3f}, " in out
         assert f"{found['verdict']['decision'].upper()}. {found['verdict']['sentence']}" in out
-        assert all(f"- {reason['text']}" in out for reason in found["verdict"]["reasons"])
+        assert all(f"- {reason['says']}: {reason['text']}" in out for reason in found["verdict"]["reasons"])
         assert all(f"note: {note}" in out for note in found["notes"])
         assert lines[-2:] == [str(tmp_path / "r" / "report.html"), str(tmp_path / "r" / "assessment.json")]
         assert "assess: 100 %" in err
