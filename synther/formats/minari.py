@@ -345,7 +345,7 @@ def _data_folder(source: str | os.PathLike[str]) -> Path:
     if path.exists():
         raise FormatError(
             f"{path}: not a Minari data set: expected a folder with data/metadata.json and its episodes, "
-            "or a folder of Parquet files"
+            "or a folder with Parquet files in it (those in its subfolders are not read)"
         )
     from minari.storage import get_dataset_path
 

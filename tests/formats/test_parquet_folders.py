@@ -114,6 +114,11 @@ def test_folders_without_parquet_files_are_refused(tmp_path):
     with pytest.raises(FormatError, match="folder"):
         read(tmp_path, format="npz")
 
+    (tmp_path / "episode=1").mkdir()
+    write(some(4), tmp_path / "episode=1" / "0.parquet")
+    with pytest.raises(FormatError, match="subfolders are not read"):
+        read(tmp_path)
+
 
 def test_a_damaged_file_is_named(tmp_path):
     write(some(2), tmp_path / "a.parquet")
