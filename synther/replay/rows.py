@@ -346,8 +346,11 @@ class SyntheticRows:
             raise ConfigError(
                 f"{path} was saved with your own relevance function, which is not in the file: load(path, relevance=f)"
             )
-        if td_error is None and described.get("options", {}).get("ratio") == "auto":
+        adapts = described.get("options", {}).get("ratio") == "auto"
+        if td_error is None and adapts:
             raise ConfigError(f"{path} was saved with a td_error, which is not in the file: load(path, td_error=f)")
+        if td_error is not None and not adapts:
+            raise ConfigError(f"{path} was saved without ratio='auto', and other ratios take no td_error: leave it out")
         try:
             options = described["options"]
             options["preset"] = Settings.from_json(options["preset"])

@@ -121,6 +121,11 @@ def test_the_ratio_rises_while_critics_know_their_rows_by_heart_and_only_these(t
     buffer.save(tmp_path / "kept")
     with pytest.raises(ConfigError, match="td_error=f"):
         SyntheticReplay.load(tmp_path / "kept")
+    fixed = tiny()
+    fixed.add(**step(0, 20))
+    fixed.save(tmp_path / "fixed")
+    with pytest.raises(ConfigError, match=r"fixed was saved without ratio='auto'.* leave it out"):
+        SyntheticReplay.load(tmp_path / "fixed", td_error=critics)
     loaded = SyntheticReplay.load(tmp_path / "kept", td_error=critics, device="cpu", progress=False)
     assert loaded.mixture.ratio == buffer.mixture.ratio
     assert run(loaded, critics, 400, 500) == run(buffer, critics, 400, 500)
