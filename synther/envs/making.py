@@ -70,6 +70,9 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
             except Exception as error:  # a user's environment can raise anything
                 raise DataError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
         try:
+            for space in ("observation_space", "action_space"):
+                if not hasattr(env, space):
+                    raise DataError(f"{env_id} has no {space}: set it in the __init__ of the environment")
             if old_capsules:
                 bodies.reweigh(env, env_id)
             yield env

@@ -22,6 +22,8 @@ class Point(gymnasium.Env):
         self.taken = 0
         if fault == "unmade":
             raise ValueError("no such part")
+        if fault == "spaceless":
+            del self.observation_space
         if fault == "discrete":
             self.action_space = Discrete(2)
         if fault == "several discrete":

@@ -110,6 +110,7 @@ def test_what_goes_wrong_is_told(fault, says):
         ("Point-v0", {"fault": "several discrete"}, "expected a Box"),
         ("Point-v0", {"fault": "unbounded"}, "expected finite bounds"),
         ("Point-v0", {"fault": "unmade"}, "Point-v0 cannot be made here: ValueError: no such part"),
+        ("Point-v0", {"fault": "spaceless"}, "Point-v0 has no observation_space: set it"),
         ("Nowhere-v0", {}, "not an environment of Gymnasium"),
     ],
 )
