@@ -123,8 +123,9 @@ def _agent(
     return Explorer(actor, actor.low, actor.high, noise) if noise else actor
 
 
-def buffer_of(run: Path) -> Transitions:
+def buffer_of(run: Path | str) -> Transitions:
     """Return all real rows of an online run, grouped by seed."""
+    run = Path(run)
     about = read_object(run / "run.json") if (run / "run.json").exists() else {}
     if "learning_starts" not in about:
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")

@@ -52,7 +52,7 @@ class Scored:
 
 
 def score(
-    agents: Path,
+    agents: Path | str,
     *,
     env_id: str | None = None,
     env_options: Mapping[str, Any] | None = None,
@@ -69,7 +69,7 @@ def score(
     Evaluations during the training of state agents use the number of updates as `number`. `make_env` creates the
     environments of pixel agents, in other processes.
     """
-    file = _file_of(agents)
+    file = _file_of(Path(agents))
     described = policy.read(file, "actor")[0]
     beside = file.parent / "run.json"
     run = read_object(beside) if beside.is_file() else {}

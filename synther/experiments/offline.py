@@ -50,13 +50,15 @@ _FIRST_SEED = 10_000
 """Added to the seed of the agents that are trained first, so that their initial weights differ from those of others."""
 
 
-def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
+def train_to(
+    spec: OfflineRun, material: TrainingData, folder: Path | str, *, progress: Progress | bool = True
+) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
     A second call resumes the run. With more updates, it continues a finished run. It raises an error if the folder
     holds a run with other data or options, or if another process is training there.
     """
-    progress = resolve(progress)
+    folder, progress = Path(folder), resolve(progress)
     warn_of_time_limit(material.real)
     device = compute.pick_device(spec.device)
     precision_for(spec.precision, device)  # raises an error for a precision that the device does not have

@@ -104,11 +104,11 @@ def kind_of(algorithm: str) -> type[PixelConfig]:
     return PIXEL_ALGORITHMS[algorithm][0]
 
 
-def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress | bool = True) -> Result:
+def train_to(spec: PixelRun, frames: Frames, folder: Path | str, *, progress: Progress | bool = True) -> Result:
     """Train every seed on frames (stage one), or resume the training. Write `log.jsonl`, `checkpoint.safetensors`,
     `policy.safetensors` and, at the end, `trained.json` into `folder`. Raise an error if it holds a training with other
     frames or options, or if another process is training there."""
-    device, config = compute.pick_device(spec.device), spec.config
+    folder, device, config = Path(folder), compute.pick_device(spec.device), spec.config
     trackers.check(spec.tensorboard, spec.wandb)
     described = {
         "kind": "frames",

@@ -16,7 +16,7 @@ from synther.agents.rows import Arm
 from synther.baselines.augmentation import Augmentation
 from synther.baselines.tabular import CONFIGS, require
 from synther.compare.generators import Maker, Plan
-from synther.data.checks import check_count, check_rows
+from synther.data.checks import check_count, check_kind, check_rows
 from synther.data.episodes import n_step_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
@@ -241,6 +241,7 @@ class TrainingData:
     """Real rows that no arm learns from. The critics' TD error is measured on them."""
 
     def __post_init__(self) -> None:
+        check_kind(self.real)
         space = self.real.action_space or ()
         if self.real.action.ndim == 1 or not all(isinstance(part, Box) for part in space):
             raise DataError(

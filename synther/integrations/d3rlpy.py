@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from synther.data import gym_spaces
+from synther.data.checks import check_kind
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
@@ -56,6 +57,7 @@ def to_mdp_dataset(rows: Transitions) -> MDPDataset:
     become single transitions. These work with algorithms that learn from transitions, but not with algorithms that need
     trajectories, the next action or returns. The observation after a terminal row is zeros, as always in d3rlpy.
     """
+    check_kind(rows)
     rows.refuse_extra("an MDPDataset of d3rlpy")
     kind, size = _action_kind(rows)
     return _Dataset(_Rows(rows, kind) if rows.timeout is None else _recorded(rows, kind), kind, size)

@@ -203,7 +203,7 @@ def test_an_agent_of_wider_actions_is_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize("out", ["buffer.npz", "minari:runs/pendulum-v0"])
 def test_the_buffer_of_a_run_comes_back_row_by_row(online, out) -> None:
-    write(buffer_of(online), target_of(out))
+    write(buffer_of(str(online)), target_of(out))
     back, replay = read(out.removeprefix("minari:")), read(online / "replay.npz")
     assert back.equals(replay)
     assert known(back) == known(replay)

@@ -52,5 +52,5 @@ def done(finished, quick) -> Path:
 def stage_one(tmp_path_factory) -> Path:
     """Pixel agents that were trained on frames, and nothing has stopped."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    train_to(PLAN, frames(), folder, progress=False)
+    train_to(PLAN, frames(), str(folder), progress=False)
     return folder

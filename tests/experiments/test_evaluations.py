@@ -147,7 +147,7 @@ def trained(tmp_path_factory):
 
 
 def test_the_number_of_a_measurement_gives_its_returns_again(trained):
-    found = score(trained, number=20, workers=1, progress=False)
+    found = score(str(trained), number=20, workers=1, progress=False)
     line = logged(trained)[-1]
     assert found.evaluation.returns.tolist() == line["returns"]
     assert (found.env_id, found.env_options, found.seeds, found.unit) == ("Pendulum-v1", {}, (3, 4), "updates")

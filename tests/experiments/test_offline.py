@@ -57,6 +57,7 @@ def acts_as(folder: Path, agent: Agent) -> bool:
 
 
 def test_it_trains_as_the_agent_alone_does(done):
+    assert run(str(done)).final("real") is not None  # finished already, and named by a string
     assert acts_as(done, alone(swings()))
 
 

@@ -79,6 +79,8 @@ def test_material_that_cannot_be():
     ):
         with pytest.raises(DataError, match="the actions of this data are discrete: train with d3rlpy"):
             TrainingData(wrong)
+    with pytest.raises(DataError, match="expected Transitions, got str"):
+        TrainingData("swings.npz")
     with pytest.raises(ConfigError, match="ratio"):
         TrainingData.mixed(real, None, 0.5)
     for ratio in (-0.1, 1.5, float("nan")):

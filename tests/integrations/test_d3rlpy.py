@@ -267,6 +267,8 @@ def test_what_an_online_buffer_cannot_hold_is_refused_at_once():
 
 def test_what_d3rlpy_cannot_hold_is_refused():
     given = rows(discrete=True)
+    with pytest.raises(DataError, match="expected Transitions, got str"):
+        to_mdp_dataset("rows.npz")
     with pytest.raises(DataError, match="start at 2"):
         to_mdp_dataset(Transitions(**{**given.arrays(), "action": given.action + 2}, action_space=(Discrete(3, 2),)))
     with pytest.raises(DataError, match="without_extra"):
