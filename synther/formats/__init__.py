@@ -278,15 +278,16 @@ def _format_to_write(target: str | os.PathLike[str]) -> str:
     if name is not None:
         return name
     if path.suffix and not path.is_dir():
-        raise _unknown_suffix(path, "rows.to_pandas().to_csv(path) writes it")
+        raise _unknown_suffix(path, "choose one of them", "rows.to_pandas().to_csv(path) writes it")
     return "minari"
 
 
 def _unknown_suffix(
-    path: Path, csv: str = "write(Transitions.of(pandas.read_csv(path)), 'rows.npz') converts it"
+    path: Path,
+    how: str = "rename the file if it has one of these formats, or write(Transitions.of(arrays), 'rows.npz') in Python",
+    csv: str = "write(Transitions.of(pandas.read_csv(path)), 'rows.npz') converts it",
 ) -> FormatError:
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
-    how = "rename the file (in Python you can also pass `format=`)"
     if path.suffix.lower() == ".csv":
         how = f"in Python, {csv}"
     return FormatError(f"{path}: {got}, expected one of {', '.join(suffixes())}; {how}")

@@ -371,6 +371,10 @@ def test_tables_of_single_numbers_are_sent_to_pandas(tmp_path: Path) -> None:
         read(tmp_path / "rows.csv")
     with pytest.raises(FormatError, match=r"to_pandas\(\).to_csv"):
         write(whole(), tmp_path / "other.csv")
+    with pytest.raises(FormatError, match=r"'\.json', expected one of .*Transitions.of\(arrays\)"):
+        read(tmp_path / "rows.json")
+    with pytest.raises(FormatError, match=r"'\.json', expected one of .* choose one of them"):
+        write(whole(), tmp_path / "rows.json")
     with pytest.raises(DataError, match="rows first"):
         write(tmp_path / "rows.npz", whole())  # type: ignore[arg-type]
     columns = {"obs_0": [1.0], "obs_1": [2.0], "action": [1.0], "reward": [1.0]}
