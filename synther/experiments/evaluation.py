@@ -83,7 +83,8 @@ def score(
     seeds = described.get("seeds") or [one["seed"] for one in described.get("members", [])] or run.get("seeds")
     if not isinstance(seeds, list):
         raise FormatError(f"{file} does not contain the agents' seeds: evaluate the agents in the folder of their run")
-    log.info("playing %d episodes with each agent of %s in %s", wanted, file, env_id)
+    number_of = "1 episode" if wanted == 1 else f"{wanted} episodes"
+    log.info("playing %s with each agent of %s in %s", number_of, file, env_id)
     how: dict[str, Any] = {"episodes": wanted, "workers": workers}
     evaluating = resolve(progress).phase("evaluate", len(seeds) * wanted)
     if "frame" in described:
@@ -114,12 +115,15 @@ def score(
 
 
 def _file_of(agents: Path) -> Path:
+    wanted = "expected the --out of `train`, `online` or `pixels train`"
+    if not agents.exists():
+        raise FormatError(f"{agents}: no such file or folder; {wanted}, or a file of agents")
     if not agents.is_dir():
         return agents
     for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # runs of `synther paper` have the last one
         if (agents / name).is_file():
             return agents / name
-    raise FormatError(f"{agents} has no {CHECKPOINT}: expected the --out of `train`, `online` or `pixels train`")
+    raise FormatError(f"{agents} has no {CHECKPOINT}: {wanted}")
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:

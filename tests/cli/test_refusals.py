@@ -148,7 +148,7 @@ TRAINING = {
     "evaluate nowhere --episodes 0": "episodes must be at least 1",
     "evaluate nowhere --seed -1": "--seed",
     "evaluate nowhere --env-options 3": "--env-options must be a JSON object",
-    "evaluate nowhere": "no such file; expected an agent",
+    "evaluate nowhere": "no such file or folder; expected the --out of",
     **{f"online Pendulum-v1 --out run --pixels --{option}": f"--{option.split('=')[0].split()[0]} {BESIDE}"
        for option in ("utd 3", "agent=sac", "prior hopper-sac", "n-step 3")},
     "online Pendulum-v1 --out run --prior hopper-sac": "prior data has",

@@ -177,7 +177,7 @@ def test_other_starts_more_episodes_and_another_environment(trained, tmp_path, m
 def test_what_cannot_be_evaluated(trained, tmp_path):
     with pytest.raises(DataError, match="Hopper-v5"):
         score(trained, env_id="Hopper-v5", progress=False)
-    with pytest.raises(FormatError, match="no such file"):
+    with pytest.raises(FormatError, match="no such file or folder; expected the --out of `train`"):
         score(tmp_path / "nowhere", progress=False)
     with pytest.raises(FormatError, match=r"has no checkpoint\.safetensors"):
         score(tmp_path, progress=False)
