@@ -17,7 +17,7 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents.adam import Adam
-from synther.agents.networks import NETWORKS, Initial, NetworkOptions
+from synther.agents.networks import NETWORKS, WITHOUT_DROPOUT, Initial, NetworkOptions
 from synther.agents.rows import Batch
 from synther.agents.stacked import Networks, NetworkSpec, Stack, draw_modules, draw_stack
 from synther.errors import ConfigError
@@ -106,6 +106,11 @@ class StateAgentConfig(AgentConfig):
             NETWORKS.check(getattr(self, name), f"agent.{name}")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"agent.dropout must lie in [0, 1), got {self.dropout}")
+        if self.dropout and self.critic_network in WITHOUT_DROPOUT:
+            raise ConfigError(
+                f"agent.dropout is {self.dropout}, but the network {self.critic_network} has no dropout: set it to 0, "
+                "or choose another agent.critic_network"
+            )
 
     def critic_options(self, initial: Initial | None = None) -> NetworkOptions:
         """Return the network options of the critics."""

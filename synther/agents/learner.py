@@ -118,8 +118,8 @@ class Learner:
             wanted = [name for name, agent in ONLINE_AGENTS.items() if agent.algorithm.discrete != kind.discrete]
             actions = "real-valued" if choices is None else "discrete"
             raise ConfigError(
-                f"{self.name} cannot learn in this environment, because its actions are {actions}: use one of "
-                f"{', '.join(wanted)}"
+                f"{self.name} cannot learn in this environment, because its actions are {actions}: use "
+                f"{' or '.join(wanted)}"
             )
         self.config, self.seeds, self.device, self.choices = config, tuple(seeds), device, choices
         self.precision, self.n_step = precision_for(precision, device), n_step

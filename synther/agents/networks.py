@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from synther.errors import ConfigError
 from synther.registry import Registry
@@ -260,6 +261,10 @@ NETWORKS: Registry[NetworkFactory] = Registry(
 """The kinds of networks, by name."""
 
 
+WITHOUT_DROPOUT = ("batch_norm", "simba")
+"""Networks that have no dropout."""
+
+
 def build_network(kind: str, inputs: int, outputs: int, options: NetworkOptions) -> nn.Module:
     """Build a network of the registered `kind`.
 
@@ -279,6 +284,12 @@ def build_network(kind: str, inputs: int, outputs: int, options: NetworkOptions)
         raise ConfigError(f"network {kind!r} fails for {inputs} inputs and {outputs} outputs: {error!r}") from error
     if shape != (2, outputs):
         raise ConfigError(f"network {kind!r} maps rows (2, {inputs}) to {shape}: expected (2, {outputs})")
+    for part in module.modules():
+        if isinstance(part, _BatchNorm):
+            raise ConfigError(
+                f"network {kind!r} uses {type(part).__name__} of torch.nn, which cannot be stacked: use "
+                "synther.agents.networks.BatchNorm"
+            )
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         if value.dtype != torch.float32:
             raise ConfigError(f"network {kind!r}: {name} is {value.dtype}, expected float32, which can be stacked")

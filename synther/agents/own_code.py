@@ -21,10 +21,10 @@ _NETWORKS = ("--agent.actor-network", "--agent.critic-network")
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def register_typed(arguments: Sequence[str]) -> None:
-    """Register all algorithms and networks `module:name` in the arguments of `synther train` or `synther online`.
+def register_typed(arguments: Sequence[str], *, online: bool = False) -> None:
+    """Register all algorithms and networks `module:name` in the arguments of `synther train`, or of `synther online`.
 
-    Modules in the current folder are found too.
+    `train` takes an algorithm as a word of its own, `online` as `--agent`. Modules in the current folder are found too.
     """
     sys.path.insert(0, "")
     try:
@@ -38,7 +38,7 @@ def register_typed(arguments: Sequence[str]) -> None:
             elif option == "--agent":
                 if value not in ONLINE_AGENTS:
                     ONLINE_AGENTS.register(value, OnlineAgent.of(_algorithm(value, option)))
-            elif not option.startswith("--") and value not in ALGORITHMS:
+            elif not online and not option.startswith("--") and value not in ALGORITHMS:
                 ALGORITHMS.register(value, _algorithm(value, "the algorithm"))
     finally:
         sys.path.remove("")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self, TypedDict
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.dropout import _DropoutNd as _Dropout
 
 from synther.agents.layers import (
     NormLayers,
@@ -312,6 +313,7 @@ def draw_modules(
     """
     weights, buffers = [], []
     with torch.random.fork_rng(devices=[]):
+        _check_stacking(spec)
         for source in sources:
             torch.default_generator.set_state(source.get_state())
             for _ in range(ensemble or 1):
@@ -329,6 +331,30 @@ def draw_modules(
     rows = torch.stack(weights).view(*lead, -1).to(device).requires_grad_()
     kept = torch.stack(buffers).view(*lead, -1).to(device) if buffers[0].numel() else None
     return stack_modules(rows, kept, replace(spec, options=replace(spec.options, initial=None)), len(free))
+
+
+def _check_stacking(spec: NetworkSpec) -> None:
+    """Raise an error if `torch.func` cannot run several such networks at once, in training."""
+    module = spec.build().train()
+    for part in module.modules():
+        if isinstance(part, _Dropout) and part.p:
+            raise ConfigError(
+                f"network {spec.kind!r} uses {type(part).__name__} of torch.nn, whose random numbers a resumed run "
+                "would not repeat: use synther.agents.networks.Dropout"
+            )
+    parameters, buffers = (
+        {name: torch.stack([value.detach()] * 2) for name, value in named}
+        for named in (module.named_parameters(), module.named_buffers())
+    )
+    run = vmap(lambda *state: functional_call(module, state[:2], (state[2],)), randomness="different")
+    try:
+        run(parameters, buffers, torch.zeros(2, 3, spec.inputs))
+    except Exception as error:  # the code of a user can raise any exception
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"network {spec.kind!r} cannot be trained for several members at once ({reason}): do not branch on the "
+            "values of tensors, and see docs/agents.md for what else a network must not do"
+        ) from error
 
 
 class _Perceptrons(TypedDict):

@@ -114,7 +114,7 @@ def _of_states(arguments: list[str]) -> tuple[Online, OnlineRun]:
     from synther.experiments.specs import OnlineRun, Synthetic
     from synther.replay.refit import usual_samples
 
-    register_typed(arguments)
+    register_typed(arguments, online=True)
     name = options.ahead(arguments, agent="sac").agent  # read first: the defaults of the agent's options depend on it
     ONLINE_AGENTS.check(name, "--agent")
     default = ONLINE_AGENTS.get(name).config

@@ -47,7 +47,7 @@ _ROWS = "experience"
 
 def train_to(
     spec: OnlineRun,
-    folder: Path,
+    folder: Path | str,
     *,
     prior: Transitions | None = None,
     progress: Progress | bool = True,
@@ -62,7 +62,7 @@ def train_to(
     """
     if (prior is None) != (spec.prior is None):
         raise ConfigError("prior data needs both a name (`prior` of the spec) and rows (`prior` of train_to)")
-    spec = replace(spec, env_id=Trusted(spec.env_id))
+    spec, folder = replace(spec, env_id=Trusted(spec.env_id)), Path(folder)
     device = compute.pick_device(spec.device)
     described = spec.description() | {"device": device.type}
     if prior is not None:

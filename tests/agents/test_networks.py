@@ -292,6 +292,7 @@ def test_a_network_from_outside():
         (lambda i, o, options: "a string", "nn.Module"),
         (lambda i, o, options: nn.Linear(i, o).double(), "5 inputs and 2 outputs"),
         (lambda i, o, options: nn.Sequential(nn.Identity(), nn.AdaptiveAvgPool1d(o)), "no parameters"),
+        (lambda i, o, options: nn.Sequential(nn.Linear(i, o), nn.BatchNorm1d(o)), "synther.agents.networks.BatchNorm"),
     ],
 )
 def test_networks_that_do_not_fit_are_refused(build, named):
@@ -299,6 +300,29 @@ def test_networks_that_do_not_fit_are_refused(build, named):
     try:
         with pytest.raises(ConfigError, match=named):
             build_network("wrong", 5, 2, OPTIONS)
+    finally:
+        NETWORKS.remove("wrong")
+
+
+class Branching(nn.Linear):
+    """What it does depends on a value, and only in training."""
+
+    def forward(self, x):
+        return -super().forward(x) if self.training and x.sum() > 0 else super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda i, o, options: Branching(i, o), "several members at once .*data-dependent control flow"),
+        (lambda i, o, options: nn.Sequential(nn.Linear(i, o), nn.Dropout(0.1)), "synther.agents.networks.Dropout"),
+    ],
+)
+def test_networks_that_cannot_be_trained_together_are_refused_before_training(build, named):
+    NETWORKS.register("wrong", NetworkFactory(build))
+    try:
+        with pytest.raises(ConfigError, match=named):
+            Shape(3, 2, (0, 1), CPU).critics(TD3BCConfig(critic_network="wrong"), 2)
     finally:
         NETWORKS.remove("wrong")
 
@@ -405,3 +429,6 @@ def test_files_of_earlier_versions_have_none_of_these_options():
     for wrong in ({"dropout": 1.0}, {"weight_decay": -1}, {"critic_width": 0}, {"actor_network": "os:system"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             TD3BCConfig(**wrong)
+    for without in ("simba", "batch_norm"):
+        with pytest.raises(ConfigError, match=f"{without} has no dropout"):
+            TD3BCConfig(dropout=0.1, critic_network=without)

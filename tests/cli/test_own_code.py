@@ -50,6 +50,13 @@ def own(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def test_an_environment_of_ones_own_is_no_algorithm(synther, own):
+    answer = synther("online", "own_code:NUMBER", "--out", "run")
+    assert answer.code == 2
+    assert "Algorithm" not in answer.err
+    assert "own_code:NUMBER" in answer.err
+
+
 def test_an_algorithm_of_sixty_lines(synther, own):
     code = ast.parse(AWAC.read_text())
     for node in ast.walk(code):
