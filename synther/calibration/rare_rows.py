@@ -125,12 +125,13 @@ class RareRows:
         """Share of rare rows among the rows that the network is fitted on, with repetitions."""
         return self.share * self.times / (1 + self.share * (self.times - 1))
 
-    def odds(self, rows: Transitions) -> float:
+    def odds(self, rows: Transitions, weight: NDArray[np.float64] | None = None) -> float:
         """Return the importance weight of a rare row, relative to other rows, so that rare rows have their real share.
 
-        It is 1 / `times` for a perfect network. For this one it is measured on the generated `rows`.
+        It is 1 / `times` for a perfect network. For this one it is measured on the generated `rows`. `weight` (N,) are
+        the importance weights that these rows already have.
         """
-        generated = float(np.mean(self.among(rows)))
+        generated = float(np.average(self.among(rows), weights=weight))
         if not 0 < generated < 1:
             return 1 / self.times
         odds = self.share * (1 - generated) / (generated * (1 - self.share))

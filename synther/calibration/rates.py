@@ -5,8 +5,8 @@ every threshold gives the same rate. For rare events, such as terminals, this ra
 the noise around 0 would mark random rows. Instead some of the rows with the event are taken twice, which corrects the
 rate and keeps the labels. Rare values of categories and lattices are corrected in the same way, by importance weights.
 
-`calibrate` finds a threshold, `odds_ratio` and `rebalanced` correct the rate of terminals, and `class_weights` and
-`resampled` the shares of other values.
+`calibrate` finds a threshold, `odds_ratio` the weight of terminals, and `class_weights` the weights of other values.
+`resampled` takes rows by their weights.
 """
 
 from __future__ import annotations
@@ -101,27 +101,6 @@ def odds_ratio(rate: float, decided: NDArray[Any], weight: NDArray[np.float64] |
     return float(np.clip(rate * (1 - found) / (found * (1 - rate)), least, most))
 
 
-def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Return the numbers of the N rows to take (N,), some of them twice, so that the odds of a set flag are multiplied
-    by `odds`.
-
-    Random rows of the side that is too rare replace random rows of the other side. Within each side all rows are
-    equally likely, so only the shares of the two sides change.
-
-    NOTE[paper]: the paper leaves the share as the sampler makes it.
-    """
-    taken = np.arange(len(flags))
-    ones, zeros = np.flatnonzero(flags), np.flatnonzero(~flags)
-    if odds == 1.0 or not len(ones) or not len(zeros):
-        return taken
-    wanted = len(flags) * len(ones) * odds / (len(ones) * odds + len(zeros))
-    extra = int(np.floor(wanted + draw.random())) - len(ones)
-    rare, common = (ones, zeros) if extra > 0 else (zeros, ones)
-    places = draw.choice(common, min(abs(extra), len(common)), replace=False)
-    taken[places] = draw.choice(rare, len(places))
-    return taken
-
-
 def class_weights(
     shares: Sequence[Sequence[float]],
     real: int,
@@ -170,11 +149,14 @@ def resampled(weight: NDArray[np.float64], draw: np.random.Generator) -> NDArray
     """Return the numbers of the N rows to take (N,), each on average as often as its `weight` (N,) relative to the
     mean.
 
-    This is systematic resampling. Rows that are taken stay in their place, and copies fill the places of other rows.
+    This is systematic resampling, in the order of the weights, so that chance hardly changes the share of rows with
+    one weight. Rows that are taken stay in their place, and copies fill the places of other rows.
     """
-    ends = np.concatenate([[0.0], np.cumsum(weight / weight.mean())])
-    times = np.diff(np.floor(ends + draw.random()).astype(np.int64))
-    times[-1] += len(weight) - times.sum()  # corrects rounding errors of the sum
+    order = np.argsort(weight, kind="stable")
+    ends = np.concatenate([[0.0], np.cumsum(weight[order] / weight.mean())])
+    times = np.empty(len(weight), np.int64)
+    times[order] = np.diff(np.floor(ends + draw.random()))
+    times[order[-1]] += len(weight) - times.sum()  # corrects rounding errors of the sum
     taken = np.arange(len(weight))
     extra = np.repeat(taken, np.maximum(times - 1, 0))
     taken[times <= 0] = draw.permutation(extra)[: np.count_nonzero(times <= 0)]
@@ -201,6 +183,8 @@ class Calibration:
     """The same for the first rows of episodes."""
     rare_odds: float = 1.0
     """Importance weight of a rare row, relative to other rows."""
+    given_rare_odds: float = 1.0
+    """The same for rows with given columns, which have no other weights."""
 
     @property
     def every_correction(self) -> Corrections:
@@ -233,7 +217,8 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
-        entry |= {} if self.rare_odds == 1 else {"rare_odds": self.rare_odds}
+        odds = {"rare_odds": self.rare_odds, "given_rare_odds": self.given_rare_odds}
+        entry |= {name: each for name, each in odds.items() if each != 1}
         more = {"weights": self.weights, "regions": self.regions, "drawn": self.drawn}
         entry |= {name: [list(table) for table in tables] for name, tables in more.items() if tables}
         lines = {"corrections": self.corrections, "start_corrections": self.start_corrections}
@@ -243,9 +228,9 @@ class Calibration:
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
         stored = checked(entry, _Entry, "calibration")
         thresholds, odds = finite(stored["thresholds"], "calibration.thresholds"), stored["terminal_odds"]
-        rare_odds = stored.get("rare_odds", 1.0)
-        if not 0 < min(odds, rare_odds) <= max(odds, rare_odds) < np.inf:
-            raise DataError(f"terminal_odds and rare_odds: expected positive numbers, got {odds} and {rare_odds}")
+        rare = stored.get("rare_odds", 1.0), stored.get("given_rare_odds", 1.0)
+        if not 0 < min(odds, *rare) <= max(odds, *rare) < np.inf:
+            raise DataError(f"terminal_odds and rare_odds: expected positive numbers, got {odds} and {rare}")
         weights, regions = stored.get("weights", ()), stored.get("regions", ())
         if not all(0 < weight < np.inf for table in (*weights, *regions) for weight in table):
             raise DataError("weights and regions of a calibration: expected positive numbers")
@@ -254,13 +239,14 @@ class Calibration:
             raise DataError("drawn of a calibration: expected a mean and a positive std for each table")
         lines = stored.get("corrections", ()), stored.get("start_corrections", ())
         corrections, start_corrections = (tuple(map(Correction.from_json, found)) for found in lines)
-        return cls(thresholds, odds, weights, regions, drawn, corrections, start_corrections, rare_odds)
+        return cls(thresholds, odds, weights, regions, drawn, corrections, start_corrections, *rare)
 
 
 class _Entry(TypedDict):
     thresholds: tuple[float, ...]
     terminal_odds: float
     rare_odds: NotRequired[float]
+    given_rare_odds: NotRequired[float]
     weights: NotRequired[Weights]
     regions: NotRequired[Weights]
     drawn: NotRequired[Weights]

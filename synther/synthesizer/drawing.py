@@ -29,7 +29,7 @@ from torch import Tensor
 from synther import compute
 from synther.calibration.marginals import Corrections, Corrector, corrections
 from synther.calibration.rare_rows import RareRows
-from synther.calibration.rates import Calibration, class_weights, rebalanced, resampled
+from synther.calibration.rates import Calibration, class_weights, resampled
 from synther.conditions import ConditionSampler
 from synther.cores import cores
 from synther.data.decoding import Decoded, Decoder
@@ -57,6 +57,7 @@ _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # maximum size of a calibra
 _THREADS = 4  # threads that decode generated blocks: a GPU generates a block faster than one thread decodes it
 _MANY_BLOCKS = 10  # minimum number of blocks for which capturing a CUDA graph pays off
 _DECODED_TOGETHER = 8  # number of blocks that a CPU decodes together, to reduce the overhead of Python
+_WEIGHTED = 3  # how many times weights are measured, because each weight changes the shares that others correct
 _LEAST_STD = 0.05  # lower bound of the std of columns that decide about outcomes from tables: such a column of a
 # generator that has learned anything has a larger std
 
@@ -178,7 +179,6 @@ class Drawing:
         """Return an iterator over the blocks that make up `count` rows, starting with block number `first`. The last
         block is cut to the remaining rows."""
         # With `like`, terminals and other values must occur as often as in the rows that the user passed.
-        odds = self.calibration.terminal_odds if self.constraints.like is None else 1.0
         is_weighted = self.constraints.like is None
         block_rows, in_order = self.sampler.block_rows, self.constraints.known is not None
         numbers = range(first, -(-count // block_rows))
@@ -191,10 +191,9 @@ class Drawing:
             taken = np.arange(len(rows))
             if not in_order:  # with given columns, each row must stay in its place
                 taken = self._consistent(decoded, draw)
-                weight = self._weight(self.calibration, rows) if is_weighted else None
+                weight = self._weight(self.calibration, rows, self._learned_weight(rows)) if is_weighted else None
                 if weight is not None:
                     taken = taken[resampled(weight[taken], draw)]
-                taken = taken[rebalanced(rows.terminal[taken], odds, draw)]
             return rows[
                 taken[: count - block * block_rows]
             ]  # a copy, because the next block reuses the memory of `rows`
@@ -219,22 +218,30 @@ class Drawing:
             try_seed = np.random.default_rng([_REDRAWING, seed, len(tries)]).integers(2**31) if tries else seed
             rows = self.decoder(self.sampler.draw(int(try_seed), block)).rows
             last[~accepted] = len(tries)
-            accepted |= draw.random(size) < rare.weights(rows, self.calibration.rare_odds)
+            accepted |= draw.random(size) < rare.weights(rows, self.calibration.given_rare_odds)
             tries.append(rows[np.arange(size)])  # a copy, because the next block reuses the memory of `rows`
         return Transitions.concatenate(tries)[last * size + np.arange(size)]
 
-    def _weight(self, calibration: Calibration, rows: Transitions) -> NDArray[np.float64] | None:
-        """Return the weight with which each row is resampled (N,). None if all weights are equal."""
-        model, weights = self.model, list[NDArray[np.float64]]()
+    def _learned_weight(self, rows: Transitions) -> NDArray[np.float64] | None:
+        """Return the weight that corrects the probabilities of discrete values, for each row (N,). None if they are
+        right."""
+        reweighting = self.model.reweightings.get(self.config if self._is_own else self.settings.sampler)
+        return None if reweighting is None else reweighting.weights(rows)
+
+    def _weight(
+        self, calibration: Calibration, rows: Transitions, learned: NDArray[np.float64] | None
+    ) -> NDArray[np.float64] | None:
+        """Return the weight with which each row is resampled (N,). None if all weights are equal. `learned` is their
+        `_learned_weight`."""
+        model, weights = self.model, [] if learned is None else [learned]
         if model.rare is not None:
             weights.append(model.rare.weights(rows, calibration.rare_odds))
-        reweighting = model.reweightings.get(self.config if self._is_own else self.settings.sampler)
-        if reweighting is not None:
-            weights.append(reweighting.weights(rows))
         if calibration.weights:
             weights.append(calibration.row_weights(model.layout.classes(rows)))
         if calibration.regions and model.regions is not None:
             weights.append(np.array(calibration.regions)[model.regions.places(rows)])
+        if calibration.terminal_odds != 1:
+            weights.append(np.where(rows.terminal, calibration.terminal_odds, 1.0))
         return np.prod(weights, axis=0) if weights else None
 
     def _finished(self, seed: int, blocks: range, finish: Callable[[int, Decoded], T]) -> Iterator[T]:
@@ -356,22 +363,37 @@ class Drawing:
         decoded = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in decoded])
         if model.rare is not None:
-            result = replace(result, rare_odds=model.rare.odds(rows))
+            odds = model.rare.odds(rows)
+            result = replace(result, rare_odds=odds, given_rare_odds=odds)
         if model.discrete is not None and self._is_own:
-            weight = self._weight(result, rows)
+            weight = self._weight(result, rows, None)
             weighted = rows if weight is None else rows[resampled(weight, draw)]
             reweighting = Reweighting.learn(model.discrete, weighted, seed)
             if reweighting is not None:
                 model.reweightings[self.config] = reweighting
+        learned = self._learned_weight(rows)
+        for _ in range(_WEIGHTED):
+            result = self._weighted(result, rows, learned)
+        return result
+
+    def _weighted(self, result: Calibration, rows: Transitions, learned: NDArray[np.float64] | None) -> Calibration:
+        """Measure the weights of values, events in regions, rare rows and terminals on generated rows, one after the
+        other, each with all other weights applied."""
+        model, names = self.model, self.model.layout.flag_names
         if model.shares:
-            classes = decoder.layout.classes(rows)
-            weights = class_weights(model.shares, model.record.rows, classes, self._weight(result, rows))
-            result = replace(result, weights=weights)
+            weight = self._weight(replace(result, weights=()), rows, learned)
+            classes = model.layout.classes(rows)
+            result = replace(result, weights=class_weights(model.shares, model.record.rows, classes, weight))
         if model.regions is not None:
-            result = replace(result, regions=model.regions.weights(rows, self._weight(result, rows)))
-        if "terminal" not in names:
-            return result
-        return result.balancing(model.rates[names.index("terminal")], rows.terminal, self._weight(result, rows))
+            weight = self._weight(replace(result, regions=()), rows, learned)
+            result = replace(result, regions=model.regions.weights(rows, weight))
+        if model.rare is not None:
+            weight = self._weight(replace(result, rare_odds=1.0), rows, learned)
+            result = replace(result, rare_odds=model.rare.odds(rows, weight))
+        if "terminal" in names:
+            weight = self._weight(replace(result, terminal_odds=1.0), rows, learned)
+            result = result.balancing(model.rates[names.index("terminal")], rows.terminal, weight)
+        return result
 
     def _corrections(self, drawn: list[Tensor], begins: list[Tensor | None]) -> Corrections:
         """Return the corrections that give columns of the `drawn` rows the quantiles of the real rows. Episode starts

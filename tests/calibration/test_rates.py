@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synther.calibration.rates import Calibration, believed, calibrate, class_weights, odds_ratio, rebalanced, resampled
+from synther.calibration.rates import Calibration, believed, calibrate, class_weights, odds_ratio, resampled
 from synther.errors import DataError
 
 
@@ -95,44 +95,6 @@ def test_a_rate_is_corrected_by_what_chance_does_not_explain(rate):
 
 def odds(share: float) -> float:
     return share / (1 - share)
-
-
-def test_odds_of_one_draw_nothing():
-    draw = np.random.default_rng(0)
-    before = draw.bit_generator.state
-    np.testing.assert_array_equal(rebalanced(flags(3, 10), 1.0, draw), np.arange(10))
-    assert draw.bit_generator.state == before
-
-
-@pytest.mark.parametrize(("ones", "odds"), [(26, 1.7), (26, 0.4), (480, 3.0), (1, 4.0), (511, 0.25)])
-def test_the_share_is_right_in_expectation_and_rows_of_a_side_are_equally_likely(ones, odds):
-    given_flags, draw, repeats = flags(ones, 512), np.random.default_rng(0), 1000
-    taken = np.array([rebalanced(given_flags, odds, draw) for _ in range(repeats)])
-    counts = given_flags[taken].sum(1)
-    wanted = 512 * ones * odds / (ones * odds + 512 - ones)
-    assert set(counts) <= {int(np.floor(wanted)), int(np.floor(wanted)) + 1}
-    share = wanted % 1
-    assert counts.mean() == pytest.approx(wanted, abs=4 * np.sqrt(share * (1 - share) / repeats) + 1e-9)
-    times = np.bincount(taken.ravel(), minlength=512) / repeats
-    for side in (given_flags, ~given_flags):
-        mean = times[side].mean()
-        assert times[side] == pytest.approx(np.full(side.sum(), mean), abs=5 * np.sqrt(mean / repeats))
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    given_flags=st.lists(st.booleans(), min_size=1, max_size=60).map(lambda values: np.array(values, bool)),
-    odds=st.floats(0.25, 4.0),
-    seed=st.integers(0, 2**32),
-)
-def test_only_rows_of_the_side_that_gets_fewer_are_replaced(given_flags, odds, seed):
-    taken = rebalanced(given_flags, odds, np.random.default_rng(seed))
-    assert taken.shape == given_flags.shape
-    kept = taken == np.arange(len(taken))
-    before, after = given_flags.sum(), given_flags[taken].sum()
-    assert after == before if odds == 1.0 else (after >= before if odds > 1.0 else after <= before)
-    assert (given_flags[~kept] == (odds < 1.0)).all()
-    assert (given_flags[taken[~kept]] == (odds > 1.0)).all()
 
 
 def test_values_of_two_groups_come_as_often_as_in_real_rows():

@@ -75,7 +75,7 @@ def with_odds(model: Synthesizer, odds: float) -> Synthesizer:
     return other
 
 
-def test_rebalanced_rows_too_begin_a_larger_sample(model):
+def test_weighted_rows_too_begin_a_larger_sample(model):
     raised = with_odds(model, 4.0)
     whole = raised.sample(1100, seed=0, progress=False)
     assert whole.terminal.sum() > 2 * with_odds(model, 1.0).sample(1100, seed=0, progress=False).terminal.sum() > 0
@@ -83,16 +83,17 @@ def test_rebalanced_rows_too_begin_a_larger_sample(model):
         assert raised.sample(count, seed=0, progress=False).equals(whole[:count]), count
 
 
-def test_every_block_of_every_seed_is_rebalanced_by_numbers_of_its_own(quick, monkeypatch):
+def test_every_block_of_every_seed_is_weighted_by_numbers_of_its_own(quick, monkeypatch):
     seen = []
 
-    def spy(flags: np.ndarray, odds: float, draw: np.random.Generator) -> np.ndarray:
+    def spy(weight: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         seen.append(draw.random())
-        return np.arange(len(flags))
+        return np.arange(len(weight))
 
-    monkeypatch.setattr(drawing, "rebalanced", spy)
+    monkeypatch.setattr(drawing, "resampled", spy)
+    raised = with_odds(quick, 4.0)
     for seed in (0, 1):
-        quick.sample(1500, seed=seed, progress=False)
+        raised.sample(1500, seed=seed, progress=False)
     assert len(seen) == len(set(seen)) == 6
 
 
