@@ -97,16 +97,16 @@ def count_columns(layout: Layout, rows: Transitions) -> list[int]:
     ends of its range: an empty queue does not get shorter. The description length tells: changes given the action take
     no more bits than next values given value and action.
 
-    `layout` has its tables already, and outcomes that are drawn from them are no candidates. Only for discrete actions;
-    rounding.py does the same for continuous ones.
+    `layout` has its tables already, and outcomes that are drawn from them are no candidates. Actions that are numbers,
+    or have too many values together, are not told apart.
     """
     some = rows.shuffled(_SAMPLED)
     actions, action = np.unique(some.action.reshape(len(some), -1), axis=0, return_inverse=True)
-    if len(actions) > MOST_VALUES or len(some) < _FEWEST_ROWS:
+    if len(some) < _FEWEST_ROWS:
         return []
     kinds = by_column(layout.next_observation).items()
     single = [column for column, kind in kinds if isinstance(kind, Codebook) and kind.source_width == 1]
-    before, after, cells = some.observation, some.next_observation, action.ravel()
+    before, after, cells = some.observation, some.next_observation, action.ravel() * (len(actions) <= MOST_VALUES)
     return [column for column in single if _is_count(before[:, column], after[:, column], cells)]
 
 

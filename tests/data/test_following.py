@@ -310,3 +310,14 @@ def test_a_stock_that_is_often_sold_out_is_a_count():
     here, there = np.column_stack([stock, price]), np.column_stack([left, draw.uniform(1, 2, 20_000)])
     rows = Transitions(here.astype(np.float32), order, sold * price, there.astype(np.float32))
     assert kinds_of(rows)[0] == "Integer"
+
+
+def test_stocks_of_several_products_are_counts_too():
+    """Three orders have too many values together, and are not told apart. What was ordered arrives a step later."""
+    draw = np.random.default_rng(0)
+    stock, coming, order = (draw.integers(0, size, (20_000, 3)) for size in (21, 6, 6))
+    left = np.maximum(stock - draw.poisson(3, stock.shape), 0) + coming
+    here, there = np.column_stack([stock, coming]), np.column_stack([np.minimum(left, 20), order])
+    reward = (stock + coming - left).sum(1) + draw.normal(size=len(stock))
+    rows = Transitions(here.astype(np.float32), order, reward, there.astype(np.float32))
+    assert kinds_of(rows) == ["Integer"] * 3 + ["Drawn"] * 3
