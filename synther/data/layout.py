@@ -175,6 +175,8 @@ class Layout:
         action = inference.grouped(action, sample["action"], rows, coding, ("action",))
         if integers == "categorical":
             observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
+            if declared["action"] is None:
+                action = inference.finite(action, sample["action"], coding, rows, "action")
             reward = inference.finite(reward, sample["reward"], coding, rows, "reward")
         spheres: tuple[Sphere, ...] = ()
         if spikes:

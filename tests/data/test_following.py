@@ -319,5 +319,6 @@ def test_stocks_of_several_products_are_counts_too():
     left = np.maximum(stock - draw.poisson(3, stock.shape), 0) + coming
     here, there = np.column_stack([stock, coming]), np.column_stack([np.minimum(left, 20), order])
     reward = (stock + coming - left).sum(1) + draw.normal(size=len(stock))
-    rows = Transitions(here.astype(np.float32), order, reward, there.astype(np.float32))
-    assert kinds_of(rows) == ["Integer"] * 3 + ["Drawn"] * 3
+    for orders in (order, order.astype(np.float32)):
+        rows = Transitions(here.astype(np.float32), orders, reward, there.astype(np.float32))
+        assert kinds_of(rows) == ["Integer"] * 3 + ["Drawn"] * 3

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from synther.data import encoding, inference, kinds, preparing, spaces
 from synther.data.decoding import settle
-from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
+from synther.data.kinds import Binary, Bounded, Categorical, Codebook, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.lattices import Grid
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
@@ -179,7 +179,9 @@ def test_kinds_of_observations(observation: np.ndarray, expected: Kind):
         (columns(3, dtype=int)[:, 0], (Discrete(7),), (Constant(3),)),
         (columns([-1, 1], [0, 2], dtype=int), None, (Categorical(3, -1), Categorical(3, 0))),
         (columns([1, 2, 3], dtype=int), (Box.uniform(0.5, 3.5, 1),), (Integer(1, 3),)),
-        (columns([0, 10**6], dtype=int), None, (Integer(0, 10**6),)),
+        (columns([*range(0, 10**6, 20_000)], dtype=int), None, (Integer(0, 780_000),)),
+        (columns([0, 10**6], dtype=int), None, (Codebook(((0.0,), (10.0**6,))),)),
+        (columns([0.0, 50.0, 250.0]), None, (Codebook(((0.0,), (50.0,), (250.0,))),)),
         (columns([0, 1], 1, dtype=int), (spaces.Binary(2),), (Binary(0, 1), Constant(1))),
         (columns(0, 1), (spaces.OneHot(2),), (Constant(0), Constant(1))),
     ],
