@@ -43,6 +43,9 @@ TIED_APART = 0.02
 of the others."""
 MOST_LEVELS = 4096
 """Maximum number of different values of a real column that is treated as quantised (kind `Levels`)."""
+FINE_LEVELS, DOMINANT = 256, 0.1
+"""Of more levels than these, a network does not hit a single one. If one inside the range has at least this share of
+the rows, it is a spike, and the others are real numbers."""
 LATTICE_HOLES = 2
 """A lattice may have at most this many steps for each value that occurs."""
 LEAST_DIFFERENCE = 1e-6
@@ -79,15 +82,17 @@ def _special_kind(
     is_spike, common = (count >= max(share * len(values), FEWEST_IN_A_SPIKE) for share in (SPIKE_SHARE, COMMON_SHARE))
     others = count[~common]
     repeats = others.sum() >= REPEATS * len(others) or (len(values) >= REPEATS * len(value) and _is_lattice(value))
-    if 2 < len(value) <= MOST_LEVELS and repeats:
-        return kinds.Levels(_distinct_levels(value))
+    plain = kinds.Levels(_distinct_levels(value)) if 2 < len(value) <= MOST_LEVELS and repeats else kind
+    is_inside, is_dominant = 0 < count.argmax() < len(value) - 1, count.max() >= DOMINANT * len(values)
+    if isinstance(plain, kinds.Levels) and not (len(value) > FINE_LEVELS and is_inside and is_dominant):
+        return plain
     is_spike &= count >= STANDS_OUT * (count[~is_spike].mean() if not is_spike.all() else 1.0)
     rare = np.flatnonzero(is_spike & ~common)
     is_spike[rare] = _rows_near(value, count, rare, NEIGHBOURHOOD * std_of(values)) < 2 * count[rare]
     if np.count_nonzero(is_spike) > MOST_SPIKES:  # values repeat for another reason: only the most frequent are spikes
         is_spike &= common & (count >= FAR_MORE * np.sort(count)[-1 - MOST_SPIKES])
     if not 0 < np.count_nonzero(is_spike) <= MOST_SPIKES:
-        return kind
+        return plain
     spikes = value[is_spike]
     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
     low, high = (value[0] if is_spike[0] else low), (value[-1] if is_spike[-1] else high)

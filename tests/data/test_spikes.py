@@ -433,3 +433,16 @@ def test_a_gpu_ties_as_a_cpu():
     matrix = torch.from_numpy(found.matrix + 0.2 * np.random.default_rng(1).normal(size=found.matrix.shape))
     cpu, gpu = (Decoder(found.layout, found.scaler, device=torch.device(name))(matrix).rows for name in ("cpu", "cuda"))
     np.testing.assert_allclose(gpu.observation, cpu.observation, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("often", "step", "expected"),
+    [(6.0, 0.01, Spiked), (0.0, 0.01, Levels), (6.0, 0.1, Levels)],
+    ids=["inside many levels", "at the end", "among few levels"],
+)
+def test_a_value_of_many_rows_among_hundreds_of_levels_is_a_spike(often: float, step: float, expected: type):
+    draw = np.random.default_rng(0)
+    values = np.where(draw.random(20_000) < 0.4, often, step * np.rint(draw.uniform(0, 10, 20_000) / step))
+    kind = found_in(values[:, None])
+    assert isinstance(kind, expected)
+    assert not isinstance(kind, Spiked) or kind.spikes == (often,)
