@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.categories import OneHot
 from synther.data.formulas import DIGITS, Formula, Input, Term, as_fields, values_of
 from synther.data.identities import FIELDS
 from synther.data.lines import ROWS_PER_WEIGHT
@@ -181,7 +182,10 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     else:
         some = slice(None, None, -(-raw.shape[1] // _TRIED))
         sample = _Sample(raw[:, some].contiguous(), mean, by_line.residual[some], by_line.table.values[:, some])
-        chosen, fit = _searched(layout, inputs, sample, fitted)
+        groups = _of_groups(layout, inputs)
+        chosen, fit = _searched(layout, inputs, sample, fitted, groups)
+        if groups and not fit.left <= LEAVES * by_line.left:
+            chosen, fit = _searched(layout, inputs, sample, fitted, set())
     if not is_line and not fit.left <= LEAVES * by_line.left:
         return None
     terms = [*line, *chosen]
@@ -197,17 +201,21 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
 
 
 def _searched(
-    layout: Layout, inputs: Sequence[Input], sample: _Sample, fitted: Callable[[Sequence[Term]], _Fit]
+    layout: Layout,
+    inputs: Sequence[Input],
+    sample: _Sample,
+    fitted: Callable[[Sequence[Term]], _Fit],
+    groups: set[int],
 ) -> tuple[list[Term], _Fit]:
     """Return terms that explain what a linear regression leaves, and the fit with these terms. Fixed points are
-    searched if the other terms do not explain everything."""
+    searched if the other terms do not explain everything. There are no lengths and distances of the inputs `groups`."""
     used = _used(inputs, sample)
-    candidates = list(_candidates(inputs, used, layout))
+    candidates = list(_candidates(inputs, used, layout, groups))
     chosen = sample.chosen(candidates)
     fit = fitted(chosen)
     if fit.left <= _NO_MORE:
         return chosen, fit
-    near, everything = _near_points(inputs, used, sample), float(sample.left[1::2].var())
+    near, everything = _near_points(inputs, used - groups, sample), float(sample.left[1::2].var())
     # A sum of |x - 1| and |y - 2| is nearly a distance of (x, y), so it is searched without lengths.
     for longest, beside in ((_LONGEST, candidates), (1, [term for term in candidates if term.name == "product"])):
         found = sample.points([term for term in near if len(term.inputs) <= longest])
@@ -485,7 +493,17 @@ def _used(inputs: Sequence[Input], sample: _Sample) -> set[int]:
     return used
 
 
-def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iterator[Term]:
+def _of_groups(layout: Layout, inputs: Sequence[Input]) -> set[int]:
+    """Return the inputs that are columns of one-hot groups. Formulas are searched without their lengths and distances
+    first: with other terms, a distance between a position and a group may be right in all real rows by chance."""
+    groups = [
+        place.source for place in layout.places if place.field == "observation" and isinstance(place.kind, OneHot)
+    ]
+    columns = {column for group in groups for column in range(group.start, group.stop)}
+    return {place for place, one in enumerate(inputs) if one.field in PAIR and one.column in columns}
+
+
+def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout, groups: set[int]) -> Iterator[Term]:
     """Yield all nonlinear terms that may be in a formula, of the inputs in `used`."""
     places = {(one.field, one.column): place for place, one in enumerate(inputs) if one.is_number and place in used}
     state = sorted(column for field, column in places if field == "observation" and (FIELDS[2], column) in places)
@@ -499,8 +517,9 @@ def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout) -> Iter
         sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and {*sphere.columns} <= {*state}
     ]
     figures: list[tuple[Any, Sequence[int]]] = [("product", pair) for pair in combinations_with_replacement(state, 2)]
+    alone = sorted({*state} - {inputs[place].column for place in groups})
     blocks = [
-        [tuple(range(first, first + size)) for first in state if {*range(first, first + size)} <= {*state}]
+        [tuple(range(first, first + size)) for first in alone if {*range(first, first + size)} <= {*alone}]
         for size in range(1, _LONGEST + 1)
     ]
     figures += [("length", block) for own in blocks for block in own]

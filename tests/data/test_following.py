@@ -315,7 +315,7 @@ def test_a_stock_that_is_often_sold_out_is_a_count():
 def test_stocks_of_several_products_are_counts_too():
     """Three orders have too many values together, and are not told apart. What was ordered arrives a step later."""
     draw = np.random.default_rng(0)
-    stock, coming, order = (draw.integers(0, size, (20_000, 3)) for size in (21, 6, 6))
+    stock, coming, order = (draw.integers(0, size, (6_000, 3)) for size in (21, 6, 6))
     left = np.maximum(stock - draw.poisson(3, stock.shape), 0) + coming
     here, there = np.column_stack([stock, coming]), np.column_stack([np.minimum(left, 20), order])
     reward = (stock + coming - left).sum(1) + draw.normal(size=len(stock))

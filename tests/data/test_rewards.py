@@ -339,6 +339,24 @@ def test_a_goal_that_is_in_no_column_is_found(law, text, paid):
     assert np.abs(made.reward - expected).max() < 1e-4
 
 
+def test_formulas_without_distances_of_one_hot_groups_come_first():
+    """The room follows from the position. A distance between the two was right in all these rows, but only in them."""
+    draw = np.random.default_rng(0)
+    here, action = (draw.uniform(-1, 1, (20_000, 2)) for _ in range(2))
+    there = np.clip(here + 0.1 * action + 0.02 * draw.normal(size=here.shape), -1, 1)
+    before, after = (
+        np.column_stack([at, np.eye(3)[np.searchsorted([-0.3, 0.3], at[:, 0])]]).astype(np.float32)
+        for at in (here, there)
+    )
+    reward = -np.abs(after[:, :2]).sum(1)
+    layout = prepared(Transitions(before, action.astype(np.float32), reward, after)).layout
+    assert layout.formula is not None
+    assert {(one.field, one.column) for one in layout.formula.inputs} == {
+        ("next_observation", 0),
+        ("next_observation", 1),
+    }
+
+
 @pytest.mark.parametrize("wrong", [{"centre": [1.0]}, {"centre": [1.0, float("nan")]}, {"centre": []}])
 def test_a_damaged_point_is_refused(wrong):
     entry = layout_json.to_json(prepared(rows(from_point(*parts()))).layout)
