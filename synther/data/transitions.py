@@ -449,11 +449,23 @@ def _numeric(name: str, values: ArrayLike) -> Array:
     except (TypeError, RuntimeError) as error:  # such as a tensor on a GPU, or one that requires gradients
         raise DataError(f"{name} is not an array: expected numbers in main memory ({error})") from None
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{name} has dtype {array.dtype}: expected real numbers, integers or booleans")
+        raise DataError(
+            f"{name} has dtype {array.dtype}{_odd_value(array)}: expected real numbers, integers or booleans. Encode "
+            "categories as whole numbers, flatten dicts, and drop rows with missing values, or fill them in"
+        )
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # numbers too large for float64 become infinite, and are refused later
             array = array.astype(np.float64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _odd_value(array: NDArray[Any]) -> str:
+    """Return a phrase on the first value that is no number, and its column."""
+    for place, value in zip(np.ndindex(array.shape), array.flat, strict=True):
+        if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+            where = f" in column {place[1]}" if len(place) > 1 else ""
+            return f" and the value {value!r:.60}{where}"
+    return ""
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:

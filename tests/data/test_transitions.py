@@ -350,3 +350,16 @@ def test_a_frame_of_pandas_and_back(discrete):
         Transitions.of(frame.rename(columns={"reward": "room_0"}))
     with pytest.raises(DataError, match="twice"):
         Transitions.of(frame, observation=rows.observation)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (np.array([[1, "red"], [2, "blue"]], object), "the value 'red' in column 1: .* Encode categories"),
+        (np.array([[1.5], [None]], object), "the value None in column 0: .* missing values"),
+        (np.array([{"pose": 1}] * 2, object), "the value {'pose': 1}: .* flatten dicts"),
+    ],
+)
+def test_the_first_value_that_is_no_number_is_named(values, named):
+    with pytest.raises(DataError, match=f"observation has dtype object and {named}"):
+        Transitions(values, np.zeros((2, 1)), np.zeros(2), np.zeros((2, 2)))
