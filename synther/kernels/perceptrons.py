@@ -1,7 +1,8 @@
 """Whole passes of many small perceptrons at once: all layers in one kernel, and a step of TD learning in two.
 
 An update of small networks is a chain of many small kernels, and each waits for the one before. Here a program takes a
-few rows through all layers of a network, so the chain is short. Read `Perceptron`, then `_pass_kernel`.
+few rows through all layers of a network, so the chain is short. `agents.critics.td_step` has the same step in plain
+PyTorch, which the tests compare with these kernels. Read `Perceptron`, then `_pass_kernel`.
 """
 
 from __future__ import annotations
