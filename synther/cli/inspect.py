@@ -74,6 +74,7 @@ def _model(chosen: Inspect) -> None:
     facts: dict[str, Any] = {
         "kind": "model",
         "env_id": layout.env_id,
+        "field_widths": layout.field_widths,
         "columns": list(layout.names),
         "computed": list(layout.computed),
         "weighted": list(model.weighted),
@@ -84,13 +85,13 @@ def _model(chosen: Inspect) -> None:
         "settings": settings.to_json(),
         "record": asdict(record),
     }
-    network, sampler, last = settings.network, settings.sampler, model.measured
+    network, sampler, last, widths = settings.network, settings.sampler, model.measured, layout.field_widths
     cuts = {name: f"> {cut:.3f}" for name, cut in zip(layout.flag_names, layout.thresholds, strict=True)}
     if model.ending is not None and "terminal" in cuts:
         cuts["terminal"] = "from other columns"
     figures = [
         ("environment", layout.env_id or "-"),
-        ("columns", f"{layout.width} modelled of {len(layout.source_names)}"),
+        ("columns", f"{widths['observation']} of observation, {widths['action']} of action; network: {layout.width}"),
         ("network", f"{network.kind}, {network.depth} x {network.width}, {parameters:,} parameters"),
         ("fitted on", f"{record.rows:,} rows, {record.steps:,} steps in {record.seconds:.1f} s on {record.device}"),
         ("loss", f"{last['loss']:.4f}" + (f", held out {last['held_out']:.4f}" if "held_out" in last else "")),

@@ -122,6 +122,8 @@ class Requests:
         rows = self.like
         if rows is None:
             return None
+        if not isinstance(rows, Transitions):
+            raise DataError(f"like: expected Transitions, got {type(rows).__name__}")
         if not 0 < self.strength <= 1:
             raise ConfigError(f"strength must lie in (0, 1], got {self.strength}")
         if not len(rows):

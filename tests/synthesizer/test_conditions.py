@@ -127,6 +127,8 @@ def test_rows_like_given_ones_are_the_nearer_the_weaker_the_noise(model, real):
             model.sample(10, like=given, **wrong, progress=False)
     with pytest.raises(SyntherError):
         model.sample(10, like=given[:0], progress=False)
+    with pytest.raises(SyntherError, match="like: expected Transitions, got str"):
+        model.sample(10, like="reward", progress=False)
 
 
 def test_a_saved_model_knows_its_conditions_and_draws_the_same_rows(model, tmp_path):
