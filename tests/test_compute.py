@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -161,6 +162,19 @@ def test_fetched_is_what_the_tensor_was_and_not_what_came_after():
         if number:
             assert (out[number - 1]() == 20 * number).all()
     assert (out[-1]() == 100).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_what_is_put_sent_and_fetched_does_not_change_with_what_comes_after(device):
+    array, target = np.arange(6, dtype=np.float32).reshape(2, 3), torch.zeros(2, 5, device=device)
+    compute.put(array, target[:, 1:4])
+    found = compute.fetch(target)
+    array += 10
+    target += 100
+    assert found().tolist() == [[0, 0, 1, 2, 0], [0, 3, 4, 5, 0]]
+    there = compute.sent(array[:, 1], torch.device(device))
+    assert there.device.type == device
+    assert there.tolist() == [11, 14]
 
 
 MPS = """#!/bin/sh
