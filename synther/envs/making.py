@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import os
 import re
@@ -12,9 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
+import numpy as np
+
 from synther.envs import bodies
 from synther.errors import ConfigError, DataError, MissingExtra
 
+log = logging.getLogger(__name__)
+
+_IMAGE = 32
+"""Smallest width and height of an image."""
 _MAZES = ("PointMaze_", "AntMaze_")
 _PLAIN = re.compile(r"[\w +-]*")
 """Texts that options from a file may contain: plain words, without characters of paths or module names."""
@@ -110,6 +117,17 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for inside in value:
             yield from _texts(inside)
+
+
+def warn_of_images(env: Any, env_id: str) -> None:
+    """Log a warning if an environment observes images. Small pictures of symbols, as in MiniGrid, are no images."""
+    shape = getattr(env.observation_space, "shape", None) or ()
+    if len(shape) == 3 and env.observation_space.dtype == np.uint8 and sorted(shape)[1] >= _IMAGE:
+        sizes, columns = " x ".join(map(str, shape)), f"{math.prod(shape):,}"
+        log.warning(
+            "%s observes images of %s, which become %s columns: agents and generators of rows learn little from them, "
+            "see docs/pixels.md", env_id, sizes, columns,
+        )  # fmt: skip
 
 
 def begun(env: Any, **how: Any) -> Any:

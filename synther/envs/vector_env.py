@@ -21,7 +21,7 @@ from synther.cores import cores
 from synther.data import gym_spaces
 from synther.data.spaces import Space
 from synther.envs.episodes import action_bounds, number_of_choices
-from synther.envs.making import begun, opened, stepped
+from synther.envs.making import begun, opened, stepped, warn_of_images
 from synther.errors import ConfigError, DataError, Failed, SyntherError
 
 Array = NDArray[np.float32]
@@ -275,6 +275,7 @@ def _serve(pipe: Connection, env_id: str, options: str, seeds: Sequence[int]) ->
 def _properties(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int, int | None]:
     """Return action bounds, both spaces, the size of an observation, and the number of discrete actions (or None)."""
     with opened(env_id, **json.loads(options)) as env:
+        warn_of_images(env, env_id)
         low, high = action_bounds(env, env_id)
         choices = number_of_choices(env)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):

@@ -72,6 +72,17 @@ class Parts(Point):
         return {"place": self.x.copy(), "again": np.repeat(self.x, 2) + 1}
 
 
+class Pictures(Point):
+    """The same, seen from above in `size` x `size` pixels."""
+
+    def __init__(self, size: int = 32, **options: Any):
+        super().__init__(**options)
+        self.observation_space = Box(0, 255, (size, size, 3), np.uint8)
+
+    def _seen(self) -> Any:
+        return np.full(self.observation_space.shape, 7, np.uint8)
+
+
 class Kinds(Point):
     """The same, of which nothing is seen but two whole numbers."""
 
@@ -132,6 +143,6 @@ class Named(Counting):
 
 
 def register() -> None:
-    for kind in (Point, Parts, Kinds):
+    for kind in (Point, Parts, Pictures, Kinds):
         if f"{kind.__name__}-v0" not in gymnasium.registry:
             gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)

@@ -145,3 +145,11 @@ def test_processes_tell_what_goes_wrong_and_what_has_died():
         envs._groups[1]._process.join()
         with pytest.raises(Failed, match="died"):
             envs.reset(1)
+
+
+@pytest.mark.parametrize(("size", "warned"), [(32, True), (7, False)])
+def test_images_are_warned_of_and_small_pictures_of_symbols_are_not(size, warned, caplog):
+    with VectorEnv("Pictures-v0", [0], options={"size": size}) as envs:
+        envs.reset(0)
+        assert envs.observations.shape == (1, 3 * size**2)
+    assert ("observes images of 32 x 32 x 3, which become 3,072 columns" in caplog.text) == warned
