@@ -33,8 +33,7 @@ def register_typed(arguments: Sequence[str], *, online: bool = False) -> None:
             if not _CODE.fullmatch(value):
                 continue
             if option in _NETWORKS:
-                if value not in NETWORKS:
-                    NETWORKS.register(value, NetworkFactory(import_named(value, option)))
+                register_network(value, option)
             elif option == "--agent":
                 if value not in ONLINE_AGENTS:
                     ONLINE_AGENTS.register(value, OnlineAgent.of(_algorithm(value, option)))
@@ -42,6 +41,12 @@ def register_typed(arguments: Sequence[str], *, online: bool = False) -> None:
                 ALGORITHMS.register(value, _algorithm(value, "the algorithm"))
     finally:
         sys.path.remove("")
+
+
+def register_network(place: str, option: str) -> None:
+    """Import the network `place`, given as `module:name`, and register it, unless it is known."""
+    if place not in NETWORKS:
+        NETWORKS.register(place, NetworkFactory(import_named(place, option)))
 
 
 def import_named(place: str, option: str) -> Any:

@@ -66,12 +66,10 @@ class Actors(Output):
     def register_networks(self) -> None:
         """Import the networks and register them, so that agents which have them can be loaded."""
         if self.network:
-            from synther.agents.networks import NETWORKS, NetworkFactory
-            from synther.agents.own_code import import_named
+            from synther.agents.own_code import register_network
 
             for name in self.network:
-                if name not in NETWORKS:
-                    NETWORKS.register(name, NetworkFactory(import_named(name, "--network")))
+                register_network(name, "--network")
 
 
 Options = TypeVar("Options", bound=Output)
