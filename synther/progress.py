@@ -200,3 +200,8 @@ def resolve(progress: Progress | bool) -> Progress:
     if isinstance(progress, bool):
         return on_stderr() if progress else Silent()
     return progress
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count of things in words: "1 seed", "6 seeds"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

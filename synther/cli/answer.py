@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from synther.errors import SyntherError
+from synther.progress import counted
 from synther.schema import printable
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def over(count: int) -> str:
 
 
 def seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
+    return counted(count, "seed")
 
 
 def say(text: str) -> None:

@@ -24,7 +24,7 @@ from synther.pixels import evaluation
 from synther.pixels.evaluation import Book
 from synther.pixels.policy import load_pixel_policy
 from synther.plain import check_env_options
-from synther.progress import Progress, resolve
+from synther.progress import Progress, counted, resolve
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,7 @@ def score(
     seeds = described.get("seeds") or [one["seed"] for one in described.get("members", [])] or run.get("seeds")
     if not isinstance(seeds, list):
         raise FormatError(f"{file} does not contain the agents' seeds: evaluate the agents in the folder of their run")
-    number_of = "1 episode" if wanted == 1 else f"{wanted} episodes"
-    log.info("playing %s with each agent of %s in %s", number_of, file, env_id)
+    log.info("playing %s with each agent of %s in %s", counted(wanted, "episode"), file, env_id)
     how: dict[str, Any] = {"episodes": wanted, "workers": workers}
     evaluating = resolve(progress).phase("evaluate", len(seeds) * wanted)
     if "frame" in described:

@@ -23,6 +23,7 @@ from synther.experiments.results import Log, Measurement, Result, Unit, by_arm
 from synther.experiments.spec import Tracked
 from synther.folder import read_object, write_object
 from synther.origin import origin
+from synther.progress import counted
 from synther.trackers import Trackers, of_runs
 
 log = logging.getLogger(__name__)
@@ -129,8 +130,8 @@ class Record:
         self._lost: set[str] = set()
         again = schedule.includes(stands)
         self._unit = schedule.unit.replace("env_", "")
-        agents = "1 agent" if len(self._names) == 1 else f"{len(self._names)} agents"
-        work = agents, f"{schedule.last:,}", self._unit, pick_device(spec.device), f"{schedule.every:,}", folder
+        agents, device = counted(len(self._names), "agent"), pick_device(spec.device)
+        work = agents, f"{schedule.last:,}", self._unit, device, f"{schedule.every:,}", folder
         log.info("training %s to %s %s on %s, measured every %s, in %s", *work)
         self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
