@@ -92,23 +92,15 @@ def _online(device: torch.device, small: dict[str, Any], seconds: float) -> str:
             learner.add(rows)
             for seed in range(seeds):
                 learner.generate(seed, rows[seed])
-            for _ in range(3):  # loads the kernels and captures the updates
-                learner.train()
-            cells.append(f"{1e3 * _seconds_a_call(learner.train, device, seconds):.2f} ms")
+
+            def steps(count: int, learner: Learner = learner) -> None:
+                for _ in range(count):
+                    learner.train()
+
+            cells.append(f"{1e3 * _seconds_each(steps, device, seconds):.2f} ms")
         print(name, *cells, flush=True)
         table.append([name, *cells])
     return print_table(["20 updates", "1 seed", "3 seeds", "6 seeds"], table)
-
-
-def _seconds_a_call(work: Callable[[], None], device: torch.device, seconds: float) -> float:
-    synchronize(device)
-    began, calls = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
-        for _ in range(10):
-            work()
-        calls += 10
-        synchronize(device)
-    return (time.perf_counter() - began) / calls
 
 
 def _table(count: int, seed: int) -> Transitions:
@@ -132,7 +124,7 @@ def _line(
     """Time `members` agents, and return a line of the table. Arms have different rows and the same seeds."""
     config = ALGORITHMS.get(name).config_class(**change)
     everybody = [Member(index % seeds, Arm((index // seeds,))) for index in range(members)]
-    update = _seconds_an_update(Agent(config, rows, everybody, precision=precision), seconds)
+    update = _seconds_each(Agent(config, rows, everybody, precision=precision).train, rows.device, seconds)
     print(f"{name} {members}: {1e6 * update:.0f} us an update", flush=True)
     return [
         name,
@@ -145,20 +137,19 @@ def _line(
     ]
 
 
-def _seconds_an_update(agent: Agent, seconds: float) -> float:
-    agent.train(40)  # loads the kernels and captures a round
-    guess = _timed(agent, 40)
-    count = max(40, int(seconds / guess) // 20 * 20)
-    return _timed(agent, count)
+def _seconds_each(work: Callable[[int], None], device: torch.device, seconds: float) -> float:
+    """Return the seconds of each unit of `work(count)`, which is timed for about `seconds`."""
+    work(40)  # loads the kernels and captures a round
+    guess = _timed(work, device, 40)
+    return _timed(work, device, max(40, int(seconds / guess) // 20 * 20))
 
 
-def _timed(agent: Agent, updates: int) -> float:
-    """Return the seconds per update."""
-    synchronize(agent.device)
+def _timed(work: Callable[[int], None], device: torch.device, count: int) -> float:
+    synchronize(device)
     began = time.perf_counter()
-    agent.train(updates)
-    synchronize(agent.device)
-    return (time.perf_counter() - began) / updates
+    work(count)
+    synchronize(device)
+    return (time.perf_counter() - began) / count
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,13 @@ from synther.experiments.online import train_to
 from synther.experiments.refresh import Refreshing
 from synther.experiments.specs import OnlineRun, Synthetic
 from synther.presets import Settings, preset
+from synther.progress import counted
 
 _STEPS = 100_000
 _WARM_UP = 50  # first steps of the last segment, which are not counted
 _MINUTES: dict[int, dict[str, float]] = {1: {"scratch": 20, "warm": 3.3}, 6: {"warm": 7}}  # targets, by number of seeds
 
-_BEFORE, _STEPPING, _REFRESHING = "steps before learning", "steps", "refreshing"
+_BEFORE, _STEPPING = "steps before learning", "steps"
 _FITTING, _SAMPLING = "fitting", "sampling"
 
 Parts = dict[str, float]
@@ -47,32 +48,31 @@ Parts = dict[str, float]
 
 @dataclass
 class Watch:
-    """Records how long each call of some methods takes, and when it began, by kind of work."""
+    """Records when each step of the environments began, and how long each refresh took.
+
+    The device is synchronised only before refreshes. In every step this would change what is measured.
+    """
 
     device: torch.device
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    began: dict[str, list[float]] = field(default_factory=dict)
+    stepped: list[float] = field(default_factory=list)
+    refreshed: list[float] = field(default_factory=list)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        work = {_STEPPING: (VectorEnv, "step"), _REFRESHING: (Refreshing, "refresh")}
-        with ExitStack() as stack:
-            for name, (owner, method) in work.items():
-                self.seconds[name], self.began[name] = [], []
-                stack.enter_context(patch.object(owner, method, self._timed(name, getattr(owner, method))))
-            yield
+        step, refresh = VectorEnv.step, Refreshing.refresh
 
-    def _timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*given: Any, **named: Any) -> Any:
-            if name == _REFRESHING:  # a synchronisation in every step would change what is measured
-                synchronize(self.device)
+        def noted(*given: Any, **named: Any) -> Any:
+            self.stepped.append(time.perf_counter())
+            return step(*given, **named)
+
+        def timed(*given: Any, **named: Any) -> None:
+            synchronize(self.device)
             began = time.perf_counter()
-            answer = work(*given, **named)
-            self.began[name].append(began)
-            self.seconds[name].append(time.perf_counter() - began)
-            return answer
+            refresh(*given, **named)
+            self.refreshed.append(time.perf_counter() - began)
 
-        return timed
+        with patch.object(VectorEnv, "step", noted), patch.object(Refreshing, "refresh", timed):
+            yield
 
 
 def main() -> None:
@@ -88,7 +88,9 @@ def main() -> None:
     for seeds in chosen.seeds:
         for refit in chosen.refits:
             found[seeds, refit] = _extrapolated(_plan(chosen.env, seeds, refit, device), device)
-            print(f"{_seeds(seeds)}, {refit}: {sum(found[seeds, refit].values()) / 60:.1f} minutes", flush=True)
+            print(
+                f"{counted(seeds, 'seed')}, {refit}: {sum(found[seeds, refit].values()) / 60:.1f} minutes", flush=True
+            )
     title = f"SAC, 20 updates a step, synthetic replay: {_STEPS:,} steps of {chosen.env}, seconds and share"
     tables = [title, print_table(*_parts_table(found)), "", print_table(*_targets_table(found))]
     keep(chosen.out, head, *tables)
@@ -139,11 +141,11 @@ def _extrapolated(plan: OnlineRun, device: torch.device) -> Parts:
         refreshes = json.loads((Path(folder) / "run" / "refreshes.json").read_text())["refreshes"]
     saving = result.seconds_of["checkpoints"] / len(plan.segments_until(plan.steps))
     waiting = result.seconds_of["waiting"]
-    stepped = watch.began[_STEPPING]
+    stepped = watch.stepped
     outside = stepped[0] - called + returned - stepped[-1]
     before, learning = _of_a_step(watch, plan)
     parts = {_BEFORE: whole.learning_starts * before, _STEPPING: (whole.steps - whole.learning_starts) * learning}
-    parts |= _of_generators(watch.seconds[_REFRESHING], refreshes, sum(map(whole.is_refreshed, range(_STEPS))))
+    parts |= _of_generators(watch.refreshed, refreshes, sum(map(whole.is_refreshed, range(_STEPS))))
     measured = -(-_STEPS // whole.evaluate_every)
     between = sum(parts.values()) / measured  # time between two evaluations; the evaluation runs in parallel to it
     late = max(0.0, waiting - between) * (measured - 1)
@@ -158,7 +160,7 @@ def _extrapolated(plan: OnlineRun, device: torch.device) -> Parts:
 def _of_a_step(watch: Watch, plan: OnlineRun) -> tuple[float, float]:
     """Return the mean seconds of a step: before learning starts, and in the last segment, where half of every batch is
     synthetic. A step lasts from one call of the environments to the next."""
-    began = watch.began[_STEPPING]
+    began = watch.stepped
     before = float(np.mean(np.diff(began[: plan.learning_starts])))
     count = plan.steps - plan.segments_until(plan.steps)[-2] - _WARM_UP
     return before, float(np.mean(np.diff(began[-count:])))
@@ -183,7 +185,7 @@ def _parts_table(found: dict[tuple[int, str], Parts]) -> tuple[list[str], list[l
         for name in names
     ]
     minutes = ["all", *(f"{seconds / 60:.1f} min" for seconds in whole.values())]
-    return ["part", *(f"{_seeds(seeds)}, {refit}" for seeds, refit in found)], [*lines, minutes]
+    return ["part", *(f"{counted(seeds, 'seed')}, {refit}" for seeds, refit in found)], [*lines, minutes]
 
 
 def _targets_table(found: dict[tuple[int, str], Parts]) -> tuple[list[str], list[list[str]]]:
@@ -192,14 +194,10 @@ def _targets_table(found: dict[tuple[int, str], Parts]) -> tuple[list[str], list
         seconds = sum(parts.values())
         if refit in _MINUTES.get(seeds, {}):
             asked = f"at most {_MINUTES[seeds][refit]:g} min"
-            lines.append([f"{_seeds(seeds)}, {refit}", asked, f"{seconds / 60:.1f} min"])
+            lines.append([f"{counted(seeds, 'seed')}, {refit}", asked, f"{seconds / 60:.1f} min"])
         share = (parts[_FITTING] + parts[_SAMPLING]) / seconds
-        lines.append([f"share of the generator, {_seeds(seeds)}, {refit}", "-", f"{share:.1%}"])
+        lines.append([f"share of the generator, {counted(seeds, 'seed')}, {refit}", "-", f"{share:.1%}"])
     return ["on one H200", "asked", "found here"], lines
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 if __name__ == "__main__":
