@@ -74,7 +74,7 @@ class Surface:
         for _ in range(_ROUNDS):
             known = _products(torch.from_numpy(values[np.concatenate([ends, near])].T)).T
             weights = _logistic(known, len(ends), weights)
-            height = _products(torch.from_numpy(values[others].T)).T @ weights[:-1]
+            height = _heights(torch.from_numpy(values[others].T), weights[:-1])
             near = others[torch.topk(height, min(_KEPT, len(others))).indices.numpy()]
         assert weights is not None
         chosen = np.asarray(columns)[varies][places]
@@ -90,13 +90,22 @@ class Surface:
         mean, std, weights = (
             torch.tensor(each, dtype=torch.float64, device=device) for each in (self.mean, self.std, self.weights)
         )
-        return lambda values: weights @ _products((values - mean[:, None]) / std[:, None])
+        return lambda values: _heights((values - mean[:, None]) / std[:, None], weights)
 
 
 def _products(values: Tensor) -> Tensor:
     """Return columns (C, N), followed by all products of two of them. (C (C + 3) / 2, N)"""
     first, second = torch.triu_indices(len(values), len(values), device=values.device)
     return torch.cat([values, values[first] * values[second]])
+
+
+def _heights(values: Tensor, weights: Tensor) -> Tensor:
+    """Return `weights @ _products(values)` (N,), without the memory that all products would need."""
+    count = len(values)
+    first, second = torch.triu_indices(count, count, device=values.device)
+    curved = values.new_zeros(count, count)
+    curved[first, second] = weights[count:]
+    return weights[:count] @ values + (values * (curved @ values)).sum(0)
 
 
 def _most_telling(values: Array, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:

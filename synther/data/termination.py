@@ -248,8 +248,9 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
         next_columns = np.arange(examples.features.shape[1])[-_widths(inputs)[-1] :]
         score, computed = _held_out_score(examples, inputs, rarer), None
         if score < SURE:
-            better = _held_out_score(examples, inputs, rarer, next_columns)
-            if 1 - better < (1 - score) / 2:
+            needed = 1 - (1 - score) / 2  # a surface must halve the errors
+            better = _held_out_score(examples, inputs, rarer, next_columns, needed)
+            if better > needed:
                 score, computed = better, next_columns
         if score >= TRUSTED:
             return _grown(examples, rarer, computed)
@@ -271,11 +272,13 @@ def _grown(examples: Examples, answer: bool, computed: Array | None = None) -> T
     return TerminationTree.fit(examples, surface)
 
 
-def _held_out_score(examples: Examples, rows: Transitions, answer: bool, computed: Array | None = None) -> float:
+def _held_out_score(
+    examples: Examples, rows: Transitions, answer: bool, computed: Array | None = None, needed: float = 0.0
+) -> float:
     """Return the lower one of precision and recall of an `answer`, on rows that the tree was not fitted on.
 
     The tree is fitted on four fifths of the rows and tested on the rest. With few rows of this answer, each fifth is
-    tested in turn, until the score is hopeless.
+    tested in turn, until the score is hopeless or cannot reach the `needed` one any more.
     """
     fifth, correct = len(rows) // 5, 0.0
     totals = np.zeros(2)  # weights of the rows that have the answer, and of those that the tree gives it to
@@ -287,7 +290,9 @@ def _held_out_score(examples: Examples, rows: Transitions, answer: bool, compute
         part_weight = examples.weight[part]
         correct += float(part_weight[actual & predicted].sum())
         totals += [part_weight[actual].sum(), part_weight[predicted].sum()]
-        if correct < _HOPELESS * totals.max():
+        rest = slice(part.stop, turns * fifth)
+        untested = float(examples.weight[rest][examples.truth[rest] == answer].sum())
+        if correct < _HOPELESS * totals.max() or correct + untested < needed * (totals.max() + untested):
             break
     return correct / float(totals.max()) if totals.any() else 1.0
 

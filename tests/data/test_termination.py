@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from synther.calibration.rates import resampled
 from synther.data import termination
 from synther.data.numbers import Continuous
 from synther.data.preparing import prepare
+from synther.data.surfaces import Surface
 from synther.data.termination import Examples, Regions, TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
@@ -262,6 +264,17 @@ def test_a_limit_that_has_to_be_computed(world):
     for damage in ({"surface": None}, {"surface": entry["surface"] | {"std": [0.0] * len(entry["surface"]["std"])}}):
         with pytest.raises(FormatError):
             TerminationTree.from_json(entry | damage)
+
+
+def test_the_height_is_a_weighted_sum_of_columns_and_of_their_products():
+    mean, std, weights = RANDOM.normal(size=3), RANDOM.uniform(0.5, 2, size=3), RANDOM.normal(size=9)
+    surface = Surface((0, 1, 2), tuple(mean), tuple(std), tuple(weights))
+    values = RANDOM.normal(size=(50, 3))
+    scaled = (values - mean) / std
+    pairs = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+    products = np.stack([scaled[:, one] * scaled[:, other] for one, other in pairs], axis=1)
+    heights = surface.on(torch.device("cpu"))(torch.from_numpy(values.T))
+    np.testing.assert_allclose(heights, np.concatenate([scaled, products], axis=1) @ weights, rtol=1e-12, atol=1e-12)
 
 
 def test_few_ends_are_judged_in_all_rows():
