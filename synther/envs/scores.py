@@ -33,6 +33,7 @@ _REFERENCES: dict[str, Reference] = {
     rf"hopper{_LEVEL}": Reference(-20.272305, 3234.3),
     rf"walker2d{_LEVEL}": Reference(1.629008, 4592.3),
     rf"halfcheetah{_LEVEL}": Reference(-280.178953, 12135.0),
+    rf"ant{_LEVEL}": Reference(-325.6, 3879.7),
     r"(pointmaze_|maze2d-)umaze-v\d+": Reference(23.85, 161.86),
     r"(pointmaze_|maze2d-)medium-v\d+": Reference(13.13, 277.39),
     r"(pointmaze_|maze2d-)large-v\d+": Reference(6.7, 273.99),

@@ -6,6 +6,7 @@ import pytest
 from synther.envs.scores import Reference, reference
 
 HOPPER, WALKER, CHEETAH = (-20.272305, 3234.3), (1.629008, 4592.3), (-280.178953, 12135.0)
+ANT = (-325.6, 3879.7)
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,8 @@ HOPPER, WALKER, CHEETAH = (-20.272305, 3234.3), (1.629008, 4592.3), (-280.178953
         *((f"Hopper-v{version}", *HOPPER) for version in (2, 3, 4, 5)),
         *((f"Walker2d-v{version}", *WALKER) for version in (2, 3, 4, 5)),
         *((f"HalfCheetah-v{version}", *CHEETAH) for version in (2, 3, 4, 5)),
+        *((f"Ant-v{version}", *ANT) for version in (2, 3, 4, 5)),
+        ("ant-medium-replay-v2", *ANT),
         ("hopper-medium-v2", *HOPPER),
         ("walker2d-medium-replay-v2", *WALKER),
         ("halfcheetah-medium-expert-v0", *CHEETAH),
