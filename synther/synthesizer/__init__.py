@@ -30,8 +30,9 @@ from synther.data.termination import TerminationTree
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.diffusion.distill import distill, student_fit, student_sampler, teacher_rows
-from synther.diffusion.fit import Diverged, FitResult, keeps_best
+from synther.diffusion.fit import Diverged, FitResult
 from synther.diffusion.networks import Network, rearranged
+from synther.diffusion.schedule import keeps_best
 from synther.diffusion.start import Moments
 from synther.engines import check_workers
 from synther.errors import ConfigError

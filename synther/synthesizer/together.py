@@ -34,8 +34,9 @@ from synther.data.layout import Layout
 from synther.data.preparing import Prepared
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
-from synther.diffusion.fit import Diverged, FitResult, fit_together, has_overfit, keeps_best
+from synther.diffusion.fit import Diverged, FitResult, fit_together
 from synther.diffusion.networks import Network
+from synther.diffusion.schedule import has_overfit, keeps_best
 from synther.diffusion.window import Window
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.formats.stream import StoredRows

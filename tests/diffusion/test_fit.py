@@ -11,9 +11,10 @@ from torch import Tensor
 
 from synther import compute
 from synther.diffusion import fit as fit_module
+from synther.diffusion import schedule
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
-from synther.diffusion.fit import Diverged, FitResult, Member, State, Trainer, fit, held_out_loss, learning_rates, split
+from synther.diffusion.fit import Diverged, FitResult, Member, State, Trainer, fit, held_out_loss, split
 from synther.diffusion.gradient import FlatWeights
 from synther.errors import ConfigError
 from synther.progress import Lines
@@ -179,23 +180,23 @@ def test_a_loss_that_has_risen_a_little_ends_no_fit():
 
 
 def test_learning_rate_falls_along_a_cosine():
-    rates = learning_rates(FitConfig(steps=1000, learning_rate=2.0), 0, 1000, seconds=1e9)
+    rates = schedule.learning_rates(FitConfig(steps=1000, learning_rate=2.0), 0, 1000, seconds=1e9)
     expected = [1 + math.cos(math.pi * step / 1000) for step in range(1000)]
     assert rates.tolist() == pytest.approx(expected, abs=1e-6)
-    part = learning_rates(FitConfig(steps=1000, learning_rate=2.0), 300, 100, seconds=0)
+    part = schedule.learning_rates(FitConfig(steps=1000, learning_rate=2.0), 300, 100, seconds=0)
     assert torch.equal(part, rates[300:400])
 
 
 def test_a_budget_of_minutes_ends_the_fit_and_the_learning_rate(monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr(fit_module, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    asked, rates_of = [], fit_module.learning_rates
+    asked, rates_of = [], schedule.learning_rates
 
     def spy(*arguments) -> Tensor:
         asked.append(rates_of(*arguments))
         return asked[-1]
 
-    monkeypatch.setattr(fit_module, "learning_rates", spy)
+    monkeypatch.setattr(schedule, "learning_rates", spy)
     lines = StringIO()
     config = FitConfig(steps=120, batch_size=16, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
     result = fit(rows(), TINY, config, NOISE, progress=Lines(lines))
