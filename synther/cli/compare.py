@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import asdict, dataclass
 
@@ -10,6 +9,7 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer
+from synther.cores import cores
 from synther.errors import ConfigError
 
 
@@ -51,7 +51,7 @@ def compare(arguments: list[str]) -> None:
     names = names_of(chosen.generators)
     if chosen.env_id is not None and not chosen.simulator:
         raise ConfigError("--env-id and --no-simulator cannot be combined: remove one of them")
-    jobs = min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs
+    jobs = min(16, cores()) if chosen.jobs is None else chosen.jobs
     plan = options.build(Plan, chosen, settings=chosen.settings(), jobs=jobs)
     rows = chosen.part(chosen.read(chosen.data, chosen.seed))
     command = shlex.join(["synther", "compare", *arguments])

@@ -8,7 +8,6 @@ networks together, which is faster than one after the other. `Task` holds the da
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ from synther.calibration.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.calibration.rare_rows import RareRows
 from synther.calibration.rates import Weights
 from synther.conditions import RowConditions
+from synther.cores import cores
 from synther.data import termination
 from synther.data.following import class_count, class_rows
 from synther.data.inference import MOST_CATEGORIES
@@ -216,8 +216,8 @@ def fit_models(
         except DataError as error:
             return error.with_traceback(None)  # the traceback would keep the rows in memory
 
-    cores = max(1, min(count, os.cpu_count() or 1))
-    for place, analysed in enumerate(compute.in_turn(analyse, range(count), cores)):
+    threads = max(1, min(count, cores()))
+    for place, analysed in enumerate(compute.in_turn(analyse, range(count), threads)):
         if isinstance(analysed, DataError):
             outcomes[place] = analysed
             continue
