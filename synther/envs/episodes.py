@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data import gym_spaces
-from synther.envs.making import begun, opened, stepped
+from synther.envs.making import attempt, begun, opened, stepped
 from synther.envs.policies import Policy
 from synther.errors import DataError
 
@@ -62,10 +62,10 @@ def play(
         for slot in running:
             where = f"step {step} after reset(seed={starts[slot]})"
             taken = actions[slot].copy()  # some environments modify their action
-            raw, reward, terminated, truncated = _attempt(env_id, where, stepped, envs[slot], taken)
+            raw, reward, terminated, truncated = attempt(env_id, where, stepped, envs[slot], taken)
             if not math.isfinite(reward):
                 raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
-            following = _attempt(env_id, where, gym_spaces.flat, envs[slot].observation_space, raw)
+            following = attempt(env_id, where, gym_spaces.flat, envs[slot].observation_space, raw)
             if following.shape != current[slot].shape:
                 raise DataError(
                     f"{env_id} returned {len(following)} numbers in {where}, and {len(current[slot])} before"
@@ -147,8 +147,8 @@ def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
 def _reset(env: Any, env_id: str, seed: int) -> Array:
     """Reset an environment and return its first observation, flat. Raises an error if it is not finite."""
     where = f"reset(seed={seed})"
-    raw = _attempt(env_id, where, begun, env, seed=seed)
-    flat: Array = _attempt(env_id, where, gym_spaces.flat, env.observation_space, raw)
+    raw = attempt(env_id, where, begun, env, seed=seed)
+    flat: Array = attempt(env_id, where, gym_spaces.flat, env.observation_space, raw)
     _check_finite(env_id, flat)
     return flat
 
@@ -172,14 +172,6 @@ def _actions(env_id: str, space: Any, policy: Policy, observations: Array, rng: 
     if given.dtype == np.float32 and actions.dtype == np.float64:  # a float32 bound may lie outside the float64 bounds
         actions = np.clip(actions, space.low, space.high)
     return actions
-
-
-def _attempt(env_id: str, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Call a function. Every exception becomes a `DataError` that names the environment and `what` was called."""
-    try:
-        return call(*given, **named)
-    except Exception as error:  # an environment can raise anything
-        raise DataError(f"{env_id} failed in {what}: {type(error).__name__}: {error}") from error
 
 
 def _check_finite(env_id: str, observations: Array) -> None:

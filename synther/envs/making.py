@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
@@ -145,6 +145,14 @@ def stepped(env: Any, action: Any) -> tuple[Any, float, bool, bool]:
     """Step the environment. Return observation, reward, terminated, truncated. Errors are as in `begun`."""
     observation, reward, terminated, truncated, _ = env.step(action)
     return observation, float(reward), bool(terminated), bool(truncated)
+
+
+def attempt(who: str, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function of an environment. Every exception becomes a `DataError`: `who` failed in `what`."""
+    try:
+        return call(*given, **named)
+    except Exception as error:  # an environment can raise anything
+        raise DataError(f"{who} failed in {what}: {type(error).__name__}: {error}") from error
 
 
 def time_limit(env: Any) -> int | None:

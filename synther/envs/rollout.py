@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from synther.data import gym_spaces, gym_specs
 from synther.data.transitions import Transitions
-from synther.envs.making import Trusted, opened
+from synther.envs.making import Trusted, attempt, opened
 from synther.errors import DataError
 
 Policy = Callable[[Any], Any]
@@ -49,11 +49,11 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
     current: NDArray[Any] | None = None  # flat observation; None: reset first
     for step in range(steps):
         if current is None:
-            raw, _ = _attempt(step, "reset", env.reset, seed=None if step else seed)
+            raw, _ = attempt("the environment", f"reset() at step {step}", env.reset, seed=None if step else seed)
             current = _flat(env, raw, step)
         action = env.action_space.sample() if policy is None else policy(raw)
         taken = np.array(action)  # a copy: some policies reuse the same array
-        raw, reward, terminated, truncated, _ = _attempt(step, "step", env.step, action)
+        raw, reward, terminated, truncated, _ = attempt("the environment", f"step() at step {step}", env.step, action)
         following = _flat(env, raw, step)
         if not np.isfinite(reward):
             raise DataError(f"the environment returned reward {reward} at step {step}: expected a finite number")
@@ -75,16 +75,6 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
         env_id=None if spec is None else spec.id,
         env_options=None if spec is None else gym_specs.options_of(spec),
     )
-
-
-def _attempt(step: int, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Call a method of the environment. Every exception becomes a `DataError` that names the method and the step."""
-    try:
-        return call(*given, **named)
-    except Exception as error:  # an environment can raise anything
-        raise DataError(
-            f"the environment failed in {what}() at step {step}: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _flat(env: Any, observation: Any, step: int) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol, Self
@@ -21,7 +21,7 @@ from synther.cores import cores
 from synther.data import gym_spaces
 from synther.data.spaces import Space
 from synther.envs.episodes import action_bounds, number_of_choices
-from synther.envs.making import begun, opened, stepped, warn_of_images
+from synther.envs.making import attempt, begun, opened, stepped, warn_of_images
 from synther.errors import ConfigError, DataError, Failed, SyntherError
 
 Array = NDArray[np.float32]
@@ -130,7 +130,7 @@ class _Env:
         """Start an episode at step number `step`."""
         start = int(np.random.SeedSequence((_STREAM, self.seed, step)).generate_state(1)[0])
         where = f"reset(seed={start}) before step {step}"
-        raw = self._attempt(where, begun, self.env, seed=start)
+        raw = attempt(self._who, where, begun, self.env, seed=start)
         self.observation = self._flat(raw, where)
 
     def step(self, action: Array, number: int) -> tuple[Array, bool]:
@@ -140,7 +140,7 @@ class _Env:
         taken = np.array(action, space.dtype) if space.shape else space.dtype.type(np.rint(action[0]))
         if taken.dtype == np.float64:  # a float32 bound may lie outside the float64 bounds
             taken = np.clip(taken, space.low, space.high)
-        raw, reward, terminated, truncated = self._attempt(where, stepped, self.env, taken)
+        raw, reward, terminated, truncated = attempt(self._who, where, stepped, self.env, taken)
         if not abs(reward) <= _LARGEST:
             raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number of float32")
         following = self._flat(raw, where)
@@ -155,18 +155,11 @@ class _Env:
         """Name of the environment for error messages."""
         return f"{self.env_id} of seed {self.seed}"
 
-    def _attempt(self, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Call a function. Every exception becomes a `DataError` that names the environment and the step."""
-        try:
-            return call(*given, **named)
-        except Exception as error:  # an environment can raise anything
-            raise DataError(f"{self._who} failed in {what}: {type(error).__name__}: {error}") from error
-
     def _flat(self, observation: Any, where: str) -> Array:
         """Return the flat observation as float32. Raises an error if its size is wrong or a value is not finite."""
-        raw = self._attempt(where, gym_spaces.flat, self.env.observation_space, observation)
+        raw = attempt(self._who, where, gym_spaces.flat, self.env.observation_space, observation)
         with np.errstate(over="ignore"):  # an overflow gives infinity, which is checked below
-            flat: Array = self._attempt(where, np.array, raw, np.float32)
+            flat: Array = attempt(self._who, where, np.array, raw, np.float32)
         if len(flat) != self._size:
             raise DataError(f"{self._who} returned {len(flat)} numbers in {where}: its space has {self._size}")
         if not np.isfinite(flat).all():
