@@ -16,14 +16,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from synther import compute
-from synther.errors import SyntherError
+from synther.errors import Failed
 from synther.progress import Silent
 from synther.replay.refit import Generation, Job
 from synther.synthesizer import Synthesizer
-
-
-class Failed(SyntherError):
-    """Raised if the background process could not start or ended without a result."""
 
 
 class Threads:

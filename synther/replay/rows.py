@@ -18,7 +18,7 @@ from synther import compute
 from synther.conditions import OWN_RELEVANCE, Relevant
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError, FormatError, SyntherError
+from synther.errors import ConfigError, Failed, FormatError, SyntherError
 from synther.guides import Gradient, Guide
 from synther.presets import Settings
 from synther.presets import preset as named
@@ -26,7 +26,7 @@ from synther.progress import Progress, resolve
 from synther.relevance import Relevance
 from synther.replay import adapting, files
 from synther.replay.adapting import Look, RefreshTime, Stored
-from synther.replay.background import Background, Failed
+from synther.replay.background import Background
 from synther.replay.columns import Columns
 from synther.replay.mixture import Mixture
 from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, held_out_rows, seed_of, usual_samples
