@@ -125,14 +125,24 @@ class StateAgentConfig(AgentConfig):
 
 
 @dataclass(frozen=True)
-class OnlineConfig(StateAgentConfig):
-    """Options that all online agents share."""
+class TargetConfig(StateAgentConfig):
+    """Options of agents with critics that learn from target networks."""
 
-    normalize: bool = field(default=False, init=False)  # at the start there is no data to compute a mean from
     discount: float = 0.99
     """Discount factor of one step."""
     tau: float = 0.005
-    """Fraction by which the target networks move per update."""
+    """Fraction by which the target networks move, each time they are updated."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau")
+
+
+@dataclass(frozen=True)
+class OnlineConfig(TargetConfig):
+    """Options that all online agents share."""
+
+    normalize: bool = field(default=False, init=False)  # at the start there is no data to compute a mean from
     utd: int = 1
     """Critic updates per environment step."""
     running_norm: bool = field(default=False, kw_only=True)
@@ -140,7 +150,6 @@ class OnlineConfig(StateAgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau")
         self._at_least(1, "utd")
 
 

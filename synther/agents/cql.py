@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import Algorithm, Noise, Shape, TargetConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.networks import Initial
@@ -25,15 +25,11 @@ _LARGEST_MULTIPLIER = 1e6  # maximum of the learned multiplier (Lagrange form)
 
 
 @dataclass(frozen=True)
-class CQLConfig(StateAgentConfig):
+class CQLConfig(TargetConfig):
     """Options of CQL."""
 
     depth: int = 3
     """Number of hidden layers."""
-    discount: float = 0.99
-    """Discount factor of one step."""
-    tau: float = 0.005
-    """Fraction by which the target critics move per update."""
     policy_rate: float = 3e-5
     """Learning rate of the policy and the temperature."""
     actions: int = 10
@@ -46,7 +42,6 @@ class CQLConfig(StateAgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau")
         self._positive("policy_rate")
         self._at_least(1, "actions")
         self._at_least(0, "weight")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import Algorithm, Noise, Shape, TargetConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.networks import Initial
@@ -20,17 +20,13 @@ _LOG_STD = (-5.0, 2.0)  # bounds of the policy's log std
 
 
 @dataclass(frozen=True)
-class EDACConfig(StateAgentConfig):
+class EDACConfig(TargetConfig):
     """Options of EDAC."""
 
     depth: int = 3
     """Number of hidden layers."""
     normalize: bool = False
     """Normalize observations by the mean and standard deviation of the real data."""
-    discount: float = 0.99
-    """Discount factor of one step."""
-    tau: float = 0.005
-    """Fraction by which the target critics move per update."""
     num_critics: int = 10
     """Number of critics."""
     eta: float = 1.0
@@ -38,7 +34,6 @@ class EDACConfig(StateAgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau")
         self._at_least(2, "num_critics")
         self._at_least(0, "eta")
 

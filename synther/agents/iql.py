@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import Algorithm, Noise, Shape, TargetConfig
 from synther.agents.critics import min_over_critics, td_step
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
@@ -22,13 +22,9 @@ _DECAY_UPDATES = 1_000_000  # default of `IQLConfig.decay_updates` for agents th
 
 
 @dataclass(frozen=True)
-class IQLConfig(StateAgentConfig):
+class IQLConfig(TargetConfig):
     """Options of IQL."""
 
-    discount: float = 0.99
-    """Discount factor of one step."""
-    tau: float = 0.005
-    """Fraction by which the target critics move per update."""
     expectile: float = 0.7
     """Expectile of the value regression. A larger expectile is closer to the value of the best action in the data."""
     beta: float = 3.0
@@ -42,7 +38,7 @@ class IQLConfig(StateAgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau", "expectile")
+        self._share("expectile")
         self._at_least(0, "beta")
         if self.decay_updates is not None:
             self._at_least(1, "decay_updates")

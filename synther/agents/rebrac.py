@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from synther.agents.algorithm import StateAgentConfig
+from synther.agents.algorithm import TargetConfig
 from synther.agents.critics import backup, min_over_critics, values
 from synther.agents.networks import Initial
 from synther.agents.rows import Batch
@@ -14,7 +14,7 @@ from synther.agents.td3_bc import TD3BC
 
 
 @dataclass(frozen=True)
-class ReBRACConfig(StateAgentConfig):
+class ReBRACConfig(TargetConfig):
     """Options of ReBRAC."""
 
     depth: int = 3
@@ -27,10 +27,6 @@ class ReBRACConfig(StateAgentConfig):
     """Normalize observations by the mean and standard deviation of the real data."""
     critic_network: str = field(default="layer_norm_last", kw_only=True)
     """Network of the critics, with the same choices as actor_network."""
-    discount: float = 0.99
-    """Discount factor of one step."""
-    tau: float = 0.005
-    """Fraction by which the target networks move per policy update."""
     actor_penalty: float = 0.01
     """Weight of the squared distance between the policy's and the data's actions, in the policy's loss."""
     critic_penalty: float = 0.01
@@ -45,7 +41,6 @@ class ReBRACConfig(StateAgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau")
         self._at_least(0, "actor_penalty", "critic_penalty", "target_noise", "noise_clip")
         self._at_least(1, "policy_delay")
 

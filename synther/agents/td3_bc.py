@@ -9,20 +9,16 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape, TargetConfig
 from synther.agents.critics import td_step, values
 from synther.agents.networks import Initial
 from synther.agents.rows import Batch
 
 
 @dataclass(frozen=True)
-class TD3BCConfig(StateAgentConfig):
+class TD3BCConfig(TargetConfig):
     """Options of TD3+BC."""
 
-    discount: float = 0.99
-    """Discount factor of one step."""
-    tau: float = 0.005
-    """Fraction by which the target networks move per policy update."""
     alpha: float = 2.5
     """Weight of the value relative to the imitation."""
     target_noise: float = 0.2
@@ -34,7 +30,6 @@ class TD3BCConfig(StateAgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau")
         self._at_least(0, "alpha", "target_noise", "noise_clip")
         self._at_least(1, "policy_delay")
 
