@@ -133,12 +133,7 @@ class Agent(Rounds):
     def load(self, path: str | os.PathLike[str]) -> None:
         """Resume from the file of an agent with the same config, members and data."""
         described, tensors = policy.read(path)
-        scales = {name: tensors.pop(name, None) for name in self._policy.scales.tensors()}
-        same = all(
-            kept is not None and torch.equal(kept, own.cpu())
-            for kept, own in zip(scales.values(), self._policy.scales.tensors().values(), strict=True)
-        )
-        self._go_on(path, described, tensors, [] if same else ["data"])
+        self._go_on(path, described, tensors, {"data": self._policy.scales.tensors()})
 
     def _described(self) -> dict[str, Any]:
         """Return the properties that must match when training resumes from a file."""

@@ -7,7 +7,6 @@ uninterrupted one. Read `Learner` first: `act`, `add` and `train`.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,11 +27,11 @@ from synther.agents.crossq import CrossQ, CrossQConfig
 from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.policy import Policy, Scales
 from synther.agents.replay_buffer import BatchSampler, NStepRows, SeedReplayBuffer
-from synther.agents.rounds import RandomNumbers, precision_for
+from synther.agents.rounds import RandomNumbers, check_described, copy_state, precision_for
 from synther.agents.rows import Batch
 from synther.agents.sac import DROQ_CONFIG, REDQ_CONFIG, RLPD_CONFIG, SAC, SAC_CONFIG, SIMBA_CONFIG
 from synther.agents.td3 import TD3, TD3Config
-from synther.errors import ConfigError, DataError, FormatError
+from synther.errors import ConfigError, DataError
 from synther.registry import Registry
 
 _ACTING = 2  # number of the random stream of actions; algorithm.py uses streams 0 and 1
@@ -265,7 +264,6 @@ class Learner:
         described = self._described() | counts | {"policy": self._policy.described()}
         policy.write(path, described, self.state() | self._policy.scales.tensors())
 
-    @torch.no_grad()
     def load(self, path: str | os.PathLike[str]) -> int:
         """Resume from the file of a learner with the same config and seeds.
 
@@ -273,21 +271,13 @@ class Learner:
         synthetic rows.
         """
         described, tensors = policy.read(path)
-        own = json.loads(json.dumps(self._described()))
-        described = {"n_step": 1, **described}  # older files do not have n_step
-        different = [name for name in own if own[name] != described.get(name)]
-        if different:
-            raise ConfigError(f"{path} belongs to a learner with another {', '.join(different)}: choose another folder")
+        check_described(path, described, self._described(), "rounds", "added")
         state = self.state()
-        rounds, added = described.get("rounds"), described.get("added")
-        if not isinstance(rounds, int) or not isinstance(added, int) or not state.keys() <= tensors.keys():
-            raise FormatError(f"{path} is a damaged learner file, because a part of it is missing: use another folder")
-        for name, tensor in state.items():
-            tensor.copy_(tensors[name])
-        self.rounds = rounds
+        copy_state(state, {name: tensors[name] for name in state.keys() & tensors.keys()}, path)
+        self.rounds = described["rounds"]
         if self._norm is not None:
             self._norm.settle()
-        return added
+        return int(described["added"])
 
     def _described(self) -> dict[str, Any]:
         """Return the properties that must match when training resumes from a file."""

@@ -79,35 +79,29 @@ class Rounds(ABC):
         """Return all tensors that change during training (not copies)."""
         return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
 
-    @torch.no_grad()
-    def load_state(self, state: dict[str, Tensor], updates: int) -> None:
+    def load_state(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Resume from a `state` after `updates` updates."""
-        own = self.state()
-        if {name: tensor.shape for name, tensor in own.items()} != {name: state[name].shape for name in state}:
-            raise ConfigError(
-                "this state belongs to an agent with other options, members or data: load it with the same ones"
-            )
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
+        copy_state(self.state(), state, "this state")
         self.updates = updates
 
     def _go_on(
-        self, path: str | os.PathLike[str], found: Mapping[str, Any], tensors: dict[str, Tensor], others: Sequence[str]
+        self,
+        path: str | os.PathLike[str],
+        found: Mapping[str, Any],
+        tensors: dict[str, Tensor],
+        fixed: Mapping[str, Mapping[str, Tensor]],
     ) -> None:
         """Resume from the description `found` and the tensors of a file, if the description matches `_described`.
 
-        `others` are the names of other differences, which the caller has noticed.
+        `fixed` are tensors of this agent that must be the same in the file, by the word for them in an error message.
         """
-        # Both are converted to JSON values, with lists instead of tuples. Older files do not have n_step.
-        own, found = (json.loads(json.dumps(one)) for one in (self._described(), {"n_step": 1, **found}))
-        different = [*(name for name in own if own[name] != found.get(name)), *others]
-        if different:
-            raise ConfigError(f"{path} belongs to an agent with another {', '.join(different)}: choose another folder")
-        if not isinstance(found.get("updates"), int):
-            raise FormatError(
-                f"{path} is a damaged agent file, because the number of updates is missing: use another folder"
-            )
-        self.load_state(tensors, found["updates"])
+        others = []
+        for word, parts in fixed.items():
+            same = [torch.equal(tensors.pop(name, torch.empty(0)), own.cpu()) for name, own in parts.items()]
+            others += [] if all(same) else [word]
+        check_described(path, found, self._described(), "updates", others=others)
+        copy_state(self.state(), tensors, path)
+        self.updates = found["updates"]
 
     def _whole_round(self) -> None:
         """Run all updates of a round, which are captured the first time."""
@@ -115,6 +109,38 @@ class Rounds(ABC):
             whole = partial(self._round.run, 0, self._round.updates)
             self._captured = compute.capture(whole, self.device, list(self.state().values()))
         self._captured()
+
+
+def check_described(
+    path: str | os.PathLike[str],
+    found: Mapping[str, Any],
+    own: Mapping[str, Any],
+    *counts: str,
+    others: Sequence[str] = (),
+) -> None:
+    """Raise an error if the description `found` in an agent file differs from an agent's `own`, or lacks a count.
+
+    `others` are the names of other differences, which the caller has noticed.
+    """
+    # Both are converted to JSON values, with lists instead of tuples. Older files do not have n_step.
+    own, found = (json.loads(json.dumps(one)) for one in (own, {"n_step": 1, **found}))
+    different = [*(name for name in own if own[name] != found.get(name)), *others]
+    if different:
+        raise ConfigError(f"{path} belongs to an agent with another {', '.join(different)}: choose another folder")
+    for name in counts:
+        if name not in found:
+            raise FormatError(f"{path} is a damaged agent file, because {name!r} is missing: use another folder")
+
+
+@torch.no_grad()
+def copy_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | os.PathLike[str]) -> None:
+    """Copy the tensors of `state`, which comes from `where`, into an agent's own tensors of the same names."""
+    if {name: tensor.shape for name, tensor in own.items()} != {name: state[name].shape for name in state}:
+        raise ConfigError(
+            f"{where} belongs to an agent with other options, members or data: load it with the same ones"
+        )
+    for name, tensor in own.items():
+        tensor.copy_(state[name])
 
 
 _RANDOM_BITS = 62  # bits of the integers that select a row by their remainder mod N: the bias is N / 2^62

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from synther import compute
 from synther.agents import policy as files
@@ -78,9 +77,7 @@ class PixelAgentBase(Rounds):
     def load(self, path: str | os.PathLike[str]) -> None:
         """Resume from the file of an agent with the same config, seeds and frames."""
         described, tensors = files.read(path, pixels=True)
-        bounds = {"low": self.store.low, "high": self.store.high}
-        differing = [name for name, bound in bounds.items() if not _same(tensors.pop(name, None), bound)]
-        self._go_on(path, described, tensors, differing)
+        self._go_on(path, described, tensors, {"low": {"low": self.store.low}, "high": {"high": self.store.high}})
 
     def _described(self) -> dict[str, Any]:
         return {
@@ -111,11 +108,6 @@ def convolving(precision: compute.Precision, device: torch.device) -> Iterator[N
     on_gpu = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=fast)
     with compute.matmul_precision("tf32" if fast else "float32"), on_gpu if device.type == "cuda" else nullcontext():
         yield
-
-
-def _same(stored: Tensor | None, current: Tensor) -> bool:
-    """Return whether a stored tensor exists and equals the current one."""
-    return stored is not None and torch.equal(stored, current.cpu())
 
 
 PixelConfig = DrQBCConfig | NoisyBCConfig

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from synther.agents import policy
 from synther.agents.agent import Agent
 from synther.agents.learner import Learner
 from synther.agents.rows import Member
@@ -135,6 +136,16 @@ def test_guesses_are_uniform_and_every_members_own():
     assert np.abs(share.std(0) - 12**-0.5).max() < 0.02
     for one, other in ((share[:, 0], share[:, 1]), (share[:500], share[1_000:])):
         assert np.abs(np.corrcoef(one.reshape(len(one), -1)[:, 0], other.reshape(len(one), -1)[:, 0])[0, 1]) < 0.2
+
+
+def test_a_file_with_tensors_of_other_shapes_is_refused(tmp_path):
+    file = tmp_path / "agent.safetensors"
+    learner().save(file)
+    described, tensors = policy.read(file)
+    for actor in (torch.ones(1, 1), torch.ones(3, 5)):  # the first could be broadcast to any shape
+        policy.write(file, described, tensors | {"actor": actor})
+        with pytest.raises(ConfigError, match=r"agent\.safetensors .*other options"):
+            learner().load(file)
 
 
 def test_refusals(tmp_path):
