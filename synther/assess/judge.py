@@ -111,7 +111,7 @@ def assess(
     with one_thread(), ThreadPoolExecutor(WORKERS) as pool, resolve(progress).phase("assess", len(metrics)) as phase:
         rows = Comparison(split, simulator, simulator_name, seed, device, pool, len(real), parameters)
         for name, metric in metrics.items():
-            measures.append(measure(name, *(metric.compute(rows) or _NONE)))
+            measures.append(measure(name, metric.compute(rows) or _NONE))
             phase.advance(1, metric.label)
         likeness, physics = rows.likeness, rows.physics
     return Assessment(

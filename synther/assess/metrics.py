@@ -301,28 +301,21 @@ verdict only uses the built-in ones.
 """
 
 
-def measure(
-    name: str,
-    value: float | None,
-    real: float | None,
-    chance: float = 0.0,
-    detail: str = "",
-    better: Better | None = None,
-) -> Measure:
+def measure(name: str, figure: Figure) -> Measure:
     """Return the `Measure` of the metric `name`. Figures that are not finite become None."""
     metric = METRICS.get(name)
     return Measure(
         name=name,
         label=metric.label,
         group=metric.group,
-        value=_finite(value),
-        real=_finite(real),
-        better=better or metric.better,
+        value=_finite(figure.value),
+        real=_finite(figure.real),
+        better=figure.better or metric.better,
         low=metric.low,
         high=metric.high,
         about=metric.about,
-        chance=_finite(chance) or 0.0,
-        detail=detail,
+        chance=_finite(figure.chance) or 0.0,
+        detail=figure.detail,
     )
 
 

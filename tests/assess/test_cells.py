@@ -41,14 +41,14 @@ def test_the_factor_of_the_randomness_is_found(factor: float):
     assert figure.value / figure.real == pytest.approx(expected, rel=0.03)
     assert figure.real == pytest.approx(1, abs=0.03)
     assert figure.detail == "next_observation[2]" or factor == 1.0
-    (vote,) = votes({"cell_spread": measure("cell_spread", *figure)}, LIMITS)
+    (vote,) = votes({"cell_spread": measure("cell_spread", figure)}, LIMITS)
     assert vote.says == ("use" if factor == 1.0 else "mix")
 
 
 def test_costs_of_other_fields_are_noticed():
     figure = found(rover(10_000, 1, known=False))
     assert figure.value > 5 * figure.real
-    verdict = decide({"cell_spread": measure("cell_spread", *figure)})
+    verdict = decide({"cell_spread": measure("cell_spread", figure)})
     assert isinstance(verdict, Verdict)
     assert "next_observation[2]" in next(reason.text for reason in verdict.reasons if reason.measure == "cell_spread")
 
@@ -57,7 +57,7 @@ def test_what_differs_between_real_episodes_is_no_reason():
     """Held-out episodes that scatter less than the reference ones, as in a world of few and long episodes."""
     figure = figures(rover(10_000, 0), rover(10_000, 1), rover(4_000, 2, 0.5))["cell_spread"]
     assert figure.value > 1.5 * figure.real
-    (vote,) = votes({"cell_spread": measure("cell_spread", *figure)}, LIMITS)
+    (vote,) = votes({"cell_spread": measure("cell_spread", figure)}, LIMITS)
     assert vote.says == "use"
 
 

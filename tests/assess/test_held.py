@@ -30,14 +30,14 @@ def test_the_share_of_steps_without_a_change(buys, blur, says):
     if blur < 0.1:
         assert figure.value == pytest.approx(1 - buys, abs=0.026)
     assert figure.detail == "observation[0]"
-    (vote,) = votes({"held_rate": measure("held_rate", *figure)}, LIMITS)
+    (vote,) = votes({"held_rate": measure("held_rate", figure)}, LIMITS)
     assert vote.says == says
 
 
 def test_what_differs_between_real_episodes_is_no_reason():
     figure = figures(shop(0), shop(1), shop(2, buys=0.2))["held_rate"]
     assert figure.real == pytest.approx(0.8, abs=0.026)
-    (vote,) = votes({"held_rate": measure("held_rate", *figure)}, LIMITS)
+    (vote,) = votes({"held_rate": measure("held_rate", figure)}, LIMITS)
     assert vote.says == "use"
 
 

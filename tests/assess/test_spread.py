@@ -37,7 +37,7 @@ def found(world: World, factor: float, rows: int = 3_000) -> dict[str, Figure]:
 
 def against(figures: dict[str, Figure]) -> set[str]:
     """The measures that speak against `use`."""
-    measures = {name: measure(name, *figure) for name, figure in figures.items()}
+    measures = {name: measure(name, figure) for name, figure in figures.items()}
     return {reason.measure for reason in votes(measures, LIMITS) if reason.says != "use"}
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from synther.assess.assessment import Decision, Verdict
-from synther.assess.metrics import METRICS, measure
+from synther.assess.metrics import METRICS, Figure, measure
 from synther.assess.verdict import LIMITS, decide
 
 
 def verdict(**figures: tuple) -> Verdict:
-    return decide({name: measure(name, *figures.get(name, (None, None))) for name in METRICS.names()})
+    return decide({name: measure(name, Figure(*figures.get(name, (None, None)))) for name in METRICS.names()})
 
 
 def learned(outcome: float, mixed: float, policy: float, error: float) -> Verdict:
@@ -124,17 +124,18 @@ def test_every_measure_has_its_vote(name: str, figures: tuple[float, ...], decis
 
 
 def test_next_observations_closer_to_their_mean_than_real_ones_are_no_gain() -> None:
-    measures = {name: measure(name, *LEARNED.get(name, (None, None))) for name in METRICS.names()}
-    spread = measure("outcome_spread", 1.0, 1.0)
+    measures = {name: measure(name, Figure(*LEARNED.get(name, (None, None)))) for name in METRICS.names()}
+    spread = measure("outcome_spread", Figure(1.0, 1.0))
     for better, decision in (("nearer", "mix"), ("lower", "use")):
-        error = measure("dynamics_error", 0.004, 0.01, better=better)
+        error = measure("dynamics_error", Figure(0.004, 0.01, better=better))
         assert decide({**measures, "dynamics_error": error, "outcome_spread": spread}).decision == decision
         assert decide({**measures, "dynamics_error": error}).decision == "use"  # nothing is random
 
 
 def test_limits_can_be_replaced() -> None:
     measures = {
-        name: measure(name, *{**LEARNED, "auc": (0.99, 0.5)}.get(name, (None, None))) for name in METRICS.names()
+        name: measure(name, Figure(*{**LEARNED, "auc": (0.99, 0.5)}.get(name, (None, None))))
+        for name in METRICS.names()
     }
     assert decide(measures).decision == "mix"
     assert decide(measures, replace(LIMITS, auc=(0.5, 0.5))).decision == "use"
