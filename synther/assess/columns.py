@@ -30,18 +30,13 @@ _HALVES_BELOW = 2.0**52
 
 
 def describe(
-    real: Transitions,
-    synthetic: Transitions,
-    similarity: Sequence[float],
-    similarity_real: Sequence[float],
-    *,
-    seed: int = 0,
+    real: Transitions, synthetic: Transitions, similarity: Sequence[float], similarity_real: Sequence[float]
 ) -> tuple[Column, ...]:
     """Return a `Column` for each column of the rows. `similarity` and `similarity_real` are already computed."""
     bounds = Bounds.of(real)
     outside = np.concatenate([bounds.outside(synthetic, field).mean(axis=0) for field in real.modelled()])
     scales = [Standard.of(matrix) for matrix in matrices_of(real, synthetic)]
-    drawn = matrices_of(at_most(real, HISTOGRAM_ROWS, seed), at_most(synthetic, HISTOGRAM_ROWS, seed))
+    drawn = matrices_of(at_most(real, HISTOGRAM_ROWS), at_most(synthetic, HISTOGRAM_ROWS))
     columns = []
     for at, name in enumerate(column_names(real)):
         edges = bin_edges(drawn[0][:, at], drawn[1][:, at])

@@ -287,7 +287,7 @@ def check_max_rows(rows: int) -> None:
         raise DataError(f"max_rows must be at least 1, got {rows}")
 
 
-def at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
+def at_most(transitions: Transitions, rows: int, seed: int = 0) -> Transitions:
     """Return the rows, or a random sample of `rows` of them if there are more."""
     check_max_rows(rows)
     return transitions if len(transitions) <= rows else transitions.subsample(rows / len(transitions), seed)

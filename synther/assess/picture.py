@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.fidelity import Comparison, column_names, compare, matrices_of, pearson
+from synther.assess.fidelity import Comparison, at_most, column_names, compare, matrices_of, pearson
 from synther.data.transitions import EXTRA, Transitions
 from synther.durable import replacing
 from synther.errors import MissingExtra
@@ -56,7 +56,7 @@ def draw(
     except ImportError:
         raise MissingExtra("matplotlib", "all", "drawing a picture") from None
     comparison = comparison or compare(real, synthetic)
-    a, b = matrices_of(_sparse(real), _sparse(synthetic))
+    a, b = matrices_of(at_most(real, MAX_ROWS), at_most(synthetic, MAX_ROWS))
     names = column_names(real)
     panels = _panels(names, comparison)
     bands = math.ceil(len(panels) / PANELS_A_ROW)
@@ -76,10 +76,6 @@ def draw(
     _correlations(foot, a, b, real)
     with replacing(path) as unfinished:
         figure.savefig(unfinished)
-
-
-def _sparse(transitions: Transitions) -> Transitions:
-    return transitions if len(transitions) <= MAX_ROWS else transitions.subsample(MAX_ROWS / len(transitions))
 
 
 def _panels(names: list[str], comparison: Comparison) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from synther import compute
 from synther.assess.dynamics import Simulator, dynamics_error
-from synther.assess.fidelity import compare
+from synther.assess.fidelity import at_most, compare
 from synther.assess.neighbours import novelty
 from synther.baselines.tabular import CONFIGS, require
 from synther.compare.generators import GENERATORS, NOISE, Maker, Plan
@@ -148,7 +148,7 @@ def measured(name: str, real: Transitions, made: Transitions, judge: Simulator |
     found = compare(real, made, seed=seed)
     error = None
     if judge is not None:
-        few = made if len(made) <= SIMULATED_ROWS else made.subsample(SIMULATED_ROWS / len(made), seed)
+        few = at_most(made, SIMULATED_ROWS, seed)
         error = dynamics_error(few, judge(few.observation, few.action)[0], real)
     return Row(
         name,
