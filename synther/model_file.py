@@ -283,97 +283,113 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     """Build the model from the metadata and tensors of a file, and check that all parts match."""
 
     def stored(name: str, kind: Any = Any, otherwise: str | None = None) -> Any:
+        """Return an entry of the metadata. `otherwise` is its JSON in files of earlier versions, which do not have
+        it."""
         text = metadata.get(name, otherwise)
         if text is None:
             raise FormatError(f"its metadata has no {name}")
         return parse(text, kind, name)
 
+    def part(name: str, kind: Any, otherwise: str | None = None) -> Any:
+        """Return a part of the model, or None if the model does not have it."""
+        entry = stored(name, otherwise=otherwise)
+        return None if entry is None else kind.from_json(entry)
+
     settings = Settings.from_json(stored("settings", dict[str, dict[str, Any]]))
-    if settings.sampler.network_calls > _MOST_CALLS:
-        raise FormatError(
-            f"expected a sampler of at most {_MOST_CALLS:,} network calls, got {settings.sampler.network_calls:,}"
-        )
-    layout = layout_json.from_json(stored("layout"))
-    scaler = Scaler.from_json(stored("scaler"))
-    record, rates = stored("record", FitRecord), stored("rates", tuple[float, ...])
-    calibration = Calibration.from_json(stored("calibration"))
-    ending_entry = stored("ending")
+    sampler = settings.sampler
+    if sampler.network_calls > _MOST_CALLS:
+        raise FormatError(f"expected a sampler of at most {_MOST_CALLS:,} network calls, got {sampler.network_calls:,}")
+    groups = _groups_of(tensors, {"network", "moments", *(["start"] if sampler.matched else [])})
+    layout, scaler = layout_json.from_json(stored("layout")), Scaler.from_json(stored("scaler"))
+    conditions = part("conditions", Conditions, "null") or Conditions()
+    fitted = Fitted(
+        layout,
+        scaler,
+        _network(layout, settings, conditions, groups["network"]),
+        stored("record", FitRecord),
+        stored("rates", tuple[float, ...]),
+        Moments(**groups["moments"]),
+        ending=part("ending", TerminationTree),
+        usual_reward=part("usual_reward", UsualReward),
+        regions=part("regions", Regions, "null"),
+        rare=part("rare", RareRows, "null"),
+        conditions=conditions,
+        shares=stored("shares", Weights, "[]"),
+        quantiles=stored("quantiles", Quantiles, "[]"),
+        start_quantiles=stored("start_quantiles", Quantiles, "[]"),
+        calibrations={sampler: Calibration.from_json(stored("calibration"))},
+    )
+    if "start" in groups:
+        fitted.starts[sampler] = Start(**groups["start"])
+    if "table" in groups:
+        fitted.table = RowTable(**{name: tensor.numpy() for name, tensor in groups["table"].items()})
+    if "ensemble" in groups:
+        fitted.ensemble = Ensemble.restored(layout, stored("ensemble"), groups["ensemble"])
+    if ("student" in groups) != ("student" in metadata):
+        raise ValueError("a student needs both tensors and metadata, and it has only one of them")
+    if "student" in groups:
+        network = _network(layout, settings, conditions, groups["student"])
+        fitted.student = Student.restored(network, stored("student"), groups.get("student_start"))
+    if "discrete" in groups:
+        fitted.discrete = DiscreteLaw.restored(layout, stored("discrete", tuple[str, ...]), groups["discrete"])
+        if "reweighting" in groups:
+            fitted.reweightings[sampler] = Reweighting.restored(fitted.discrete, groups["reweighting"])
+        if "student_reweighting" in groups and fitted.student is not None:
+            reweighting = Reweighting.restored(fitted.discrete, groups["student_reweighting"])
+            fitted.student.reweightings[fitted.student.sampler] = reweighting
+    _check(fitted)
+    _try(fitted)
+    return settings, fitted
+
+
+_OPTIONAL = {"table", "ensemble", "discrete", "reweighting", "student", "student_start", "student_reweighting"}
+"""Groups of tensors of parts that a model may lack."""
+
+
+def _groups_of(tensors: Mapping[str, Tensor], required: set[str]) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of each part of the model. Their names in the file are PART.NAME."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         group, _, rest = name.partition(".")
         groups.setdefault(group, {})[rest] = tensor
-    table_tensors, ensemble_tensors = groups.pop("table", None), groups.pop("ensemble", None)
-    student_network, student_start = groups.pop("student", None), groups.pop("student_start", None)
-    discrete_tensors, reweighting = groups.pop("discrete", None), groups.pop("reweighting", None)
-    student_reweighting = groups.pop("student_reweighting", None)
-    if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
+    if groups.keys() - _OPTIONAL != required:
         raise ValueError(f"unexpected groups of tensors: {', '.join(groups)}")
-    moments = Moments(**groups["moments"])
-    # A default ("null", "[]") is for entries that files of earlier versions do not have.
-    conditions_entry = stored("conditions", otherwise="null")
-    conditions = Conditions() if conditions_entry is None else Conditions.from_json(conditions_entry)
-    network = _network(layout, settings, conditions, groups["network"])
-    flags = {len(layout.flag_names)}
-    widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
-    if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
-        raise ValueError("its layout, scaler, moments and thresholds have different numbers of columns")
-    ending = None if ending_entry is None else TerminationTree.from_json(ending_entry)
-    table = None
-    if table_tensors is not None:
-        table = RowTable(**{name: tensor.numpy() for name, tensor in table_tensors.items()})
-    usual_entry = stored("usual_reward")
-    usual = None if usual_entry is None else UsualReward.from_json(usual_entry)
-    regions_entry = stored("regions", otherwise="null")
-    regions = None if regions_entry is None else Regions.from_json(regions_entry)
-    shares = stored("shares", Weights, "[]")
-    if shares and tuple(map(len, shares)) != layout.class_counts:
+    return groups
+
+
+def _check(fitted: Fitted) -> None:
+    """Raise an error if the parts of a model from a file have other columns than its layout."""
+    layout, moments = fitted.layout, fitted.moments
+    width, flags, classes = layout.width, len(layout.flag_names), layout.class_counts
+    if {len(fitted.scaler.kinds), len(moments.mean), *moments.covariance.shape} != {width}:
+        raise ValueError("its layout, scaler and moments have different numbers of columns")
+    if len(fitted.rates) != flags:
+        raise ValueError("its rates do not match its flags")
+    if fitted.shares and tuple(map(len, fitted.shares)) != classes:
         raise ValueError("its shares of values do not match its columns")
-    if calibration.weights and tuple(map(len, calibration.weights)) != layout.class_counts:
-        raise ValueError("its weights of values do not match its columns")
-    if len(calibration.drawn) not in (0, len(layout.following)):
-        raise ValueError("its calibration of outcomes from tables does not match its columns")
-    quantiles = [stored(name, Quantiles, "[]") for name in ("quantiles", "start_quantiles")]
-    corrected = corrected_count(layout, scaler)
-    if any(len(each) not in (0, corrected) or {*map(len, each)} - {0, len(RANKS)} for each in quantiles):
-        raise ValueError("its quantiles do not match its columns")
-    discrete = None
-    if discrete_tensors is not None:
-        discrete = DiscreteLaw.restored(layout, stored("discrete", tuple[str, ...]), discrete_tensors)
-    rare_entry = stored("rare", otherwise="null")
-    rare = None if rare_entry is None else RareRows.from_json(rare_entry)
-    width = layout.field_widths["observation"]
-    if rare is not None and (len(rare.rates) not in flags or max(rare.moves, default=-1) >= width):
+    corrected = corrected_count(layout, fitted.scaler)
+    for quantiles in (fitted.quantiles, fitted.start_quantiles):
+        if len(quantiles) not in (0, corrected) or {*map(len, quantiles)} - {0, len(RANKS)}:
+            raise ValueError("its quantiles do not match its columns")
+    observed, rare = layout.field_widths["observation"], fitted.rare
+    if rare is not None and (len(rare.rates) != flags or max(rare.moves, default=-1) >= observed):
         raise ValueError("its rare rows do not match its columns")
-    learned = ending, usual, regions, discrete, table, rare
-    fitted = Fitted(layout, scaler, network, record, rates, moments, *learned, conditions, shares, *quantiles)
-    if ensemble_tensors is not None:
-        fitted.ensemble = Ensemble.restored(layout, stored("ensemble"), ensemble_tensors)
-    if (student_network is None) != ("student" not in metadata):
-        raise ValueError("a student needs both tensors and metadata, and it has only one of them")
-    if student_network is not None:
-        student = _network(layout, settings, conditions, student_network)
-        fitted.student = Student.restored(student, stored("student"), student_start)
-        if any(len(each.thresholds) not in flags for each in fitted.student.calibrations.values()):
-            raise ValueError("the thresholds of its student do not match its columns")
-        if any(len(each.drawn) not in (0, len(layout.following)) for each in fitted.student.calibrations.values()):
-            raise ValueError("its student's calibration of outcomes from tables does not match its columns")
-    if discrete is not None and reweighting is not None:
-        fitted.reweightings[settings.sampler] = Reweighting.restored(discrete, reweighting)
-    if discrete is not None and student_reweighting is not None and fitted.student is not None:
-        fitted.student.reweightings[fitted.student.sampler] = Reweighting.restored(discrete, student_reweighting)
-    fitted.calibrations[settings.sampler] = calibration
-    calibrations = [calibration, *(fitted.student.calibrations.values() if fitted.student else ())]
-    region_sizes = None if regions is None else [len(shares) for shares in regions.shares]
-    if any(each.regions and [len(region) for region in each.regions] != region_sizes for each in calibrations):
-        raise ValueError("its weights of regions do not match its regions")
-    if any(not 0 <= one.column < layout.width for each in calibrations for one in each.every_correction):
-        raise ValueError("its corrections do not match its columns")
-    if settings.sampler.matched:
-        fitted.starts[settings.sampler] = start = Start(**groups["start"])
-        if start.matrix.shape != (layout.width, layout.width) or start.shift.shape != (layout.width,):
+    for start in fitted.starts.values():
+        if start.matrix.shape != (width, width) or start.shift.shape != (width,):
             raise ValueError("its starting noise does not match its columns")
-    _try(fitted)
-    return settings, fitted
+    regions = None if fitted.regions is None else [len(shares) for shares in fitted.regions.shares]
+    of_student = {} if fitted.student is None else fitted.student.calibrations
+    for calibration in (*fitted.calibrations.values(), *of_student.values()):
+        if len(calibration.thresholds) != flags:
+            raise ValueError("its thresholds do not match its flags")
+        if calibration.weights and tuple(map(len, calibration.weights)) != classes:
+            raise ValueError("its weights of values do not match its columns")
+        if len(calibration.drawn) not in (0, len(layout.following)):
+            raise ValueError("its calibration of outcomes from tables does not match its columns")
+        if calibration.regions and [len(region) for region in calibration.regions] != regions:
+            raise ValueError("its weights of regions do not match its regions")
+        if any(not 0 <= one.column < width for one in calibration.every_correction):
+            raise ValueError("its corrections do not match its columns")
 
 
 def _network(layout: Layout, settings: Settings, conditions: Conditions, weights: Mapping[str, Tensor]) -> Network:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.torch import save_file
@@ -103,7 +105,7 @@ def test_to_a_file_and_back(distilled, written, tmp_path):
     assert loaded.sampler_for().network_calls == 1
 
 
-@pytest.mark.parametrize("damage", ["weights", "start", "text", "sampler"])
+@pytest.mark.parametrize("damage", ["weights", "start", "text", "values", "sampler"])
 def test_half_a_student(written, damage, tmp_path):
     tensors, metadata = taken_apart(written)
     group = {"weights": "student.", "start": "student_start."}.get(damage)
@@ -111,6 +113,10 @@ def test_half_a_student(written, damage, tmp_path):
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(group)}
     elif damage == "text":
         del metadata["student"]
+    elif damage == "values":
+        student = json.loads(metadata["student"])
+        student["calibration"]["weights"] = [[1.0]]
+        metadata["student"] = json.dumps(student)
     else:
         metadata["student"] = metadata["student"].replace('"distilled"', '"euler"')
     save_file(tensors, tmp_path / "x.safetensors", metadata)
