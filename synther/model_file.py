@@ -84,13 +84,11 @@ class Student:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the student by their names in the file."""
-        start = self.starts.get(self.sampler)
-        tensors = {f"student.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
+        tensors = _named("student", _weights(self.network))
         if self.sampler in self.reweightings:
-            reweighting = self.reweightings[self.sampler].tensors()
-            tensors |= {f"student_reweighting.{name}": tensor for name, tensor in reweighting.items()}
-        if start is not None:
-            tensors |= {f"student_start.{name}": each for name, each in vars(start).items()}
+            tensors |= _named("student_reweighting", self.reweightings[self.sampler].tensors())
+        if self.sampler in self.starts:
+            tensors |= _named("student_start", vars(self.starts[self.sampler]))
         return tensors
 
     @classmethod
@@ -164,40 +162,38 @@ class Fitted:
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
         """Write the model to a file. `calibration` belongs to the sampler in `settings`."""
-        metadata = {
-            "format": FORMAT,
-            "settings": json.dumps(settings.to_json()),
-            "layout": json.dumps(layout_json.to_json(self.layout)),
-            "scaler": json.dumps(self.scaler.to_json()),
-            "record": json.dumps(asdict(self.record)),
-            "rates": json.dumps(list(self.rates)),
-            "shares": json.dumps(self.shares),
-            "quantiles": json.dumps(self.quantiles),
-            "start_quantiles": json.dumps(self.start_quantiles),
-            "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
-            "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
-            "regions": json.dumps(None if self.regions is None else self.regions.to_json()),
-            "calibration": json.dumps(calibration.to_json()),
-            "conditions": json.dumps(self.conditions.to_json()),
+        entries: dict[str, Any] = {
+            "settings": settings.to_json(),
+            "layout": layout_json.to_json(self.layout),
+            "scaler": self.scaler.to_json(),
+            "record": asdict(self.record),
+            "rates": self.rates,
+            "shares": self.shares,
+            "quantiles": self.quantiles,
+            "start_quantiles": self.start_quantiles,
+            "ending": self.ending and self.ending.to_json(),
+            "usual_reward": self.usual_reward and self.usual_reward.to_json(),
+            "regions": self.regions and self.regions.to_json(),
+            "calibration": calibration.to_json(),
+            "conditions": self.conditions.to_json(),
         }
         if self.rare is not None:
-            metadata["rare"] = json.dumps(self.rare.to_json())
+            entries["rare"] = self.rare.to_json()
         if self.discrete is not None:
-            metadata["discrete"] = json.dumps(self.discrete.skipped)
+            entries["discrete"] = self.discrete.skipped
         if self.ensemble is not None:
-            metadata["ensemble"] = json.dumps(self.ensemble.to_json())
+            entries["ensemble"] = self.ensemble.to_json()
         tensors = self._tensors()
         if self.student is not None:
-            metadata["student"] = json.dumps(self.student.to_json())
+            entries["student"] = self.student.to_json()
             tensors |= self.student.tensors()
         if settings.sampler in self.reweightings:
-            reweighting = self.reweightings[settings.sampler].tensors()
-            tensors |= {f"reweighting.{name}": tensor for name, tensor in reweighting.items()}
+            tensors |= _named("reweighting", self.reweightings[settings.sampler].tensors())
         if settings.sampler in self.starts:
-            start = self.starts[settings.sampler]
-            tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
+            tensors |= _named("start", vars(self.starts[settings.sampler]))
+        metadata = {name: json.dumps(entry) for name, entry in entries.items()}
         with replacing(path) as temporary:
-            temporary.write_bytes(save(tensors, metadata))
+            temporary.write_bytes(save(tensors, {"format": FORMAT, **metadata}))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Settings, Fitted]:
@@ -246,14 +242,14 @@ class Fitted:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the tensors of everything but the student and the settings' sampler, by their names in the file."""
-        tensors = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
-        tensors |= {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
-        arrays = {} if self.table is None else self.table.arrays()
-        discrete = {} if self.discrete is None else self.discrete.tensors()
-        tensors |= {f"discrete.{name}": tensor for name, tensor in discrete.items()}
-        ensemble = {} if self.ensemble is None else self.ensemble.tensors()
-        tensors |= {f"ensemble.{name}": tensor for name, tensor in ensemble.items()}
-        return tensors | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        tensors = _named("network", _weights(self.network)) | _named("moments", vars(self.moments))
+        if self.discrete is not None:
+            tensors |= _named("discrete", self.discrete.tensors())
+        if self.ensemble is not None:
+            tensors |= _named("ensemble", self.ensemble.tensors())
+        if self.table is not None:
+            tensors |= _named("table", {name: torch.from_numpy(each) for name, each in self.table.arrays().items()})
+        return tensors
 
 
 class _StudentEntry(TypedDict):
@@ -340,6 +336,16 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     _check(fitted)
     _try(fitted)
     return settings, fitted
+
+
+def _weights(network: Network) -> dict[str, Tensor]:
+    """Return copies of the weights of a network, by name."""
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a part of the model by their names in the file. `_groups_of` is the inverse."""
+    return {f"{group}.{name}": tensor for name, tensor in tensors.items()}
 
 
 _OPTIONAL = {"table", "ensemble", "discrete", "reweighting", "student", "student_start", "student_reweighting"}
