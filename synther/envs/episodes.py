@@ -20,7 +20,10 @@ from synther.errors import DataError
 
 Array = NDArray[Any]
 Key = tuple[int, ...]
-"""Seed of an episode: several integers, each 0 or more."""
+"""Seed of an episode: several integers, each 0 or more. The first one is a random stream."""
+
+EVALUATIONS, RECORDINGS, TRAINING = 1, 2, 3
+"""Random streams of evaluations, of recorded data and of online training, so that their initial states differ."""
 
 SIDE_BY_SIDE = 5
 """Number of episodes that are played together. A policy acts on 5 observations in little more time than on one."""
@@ -51,7 +54,7 @@ def play(
     other episodes. The noise of a stochastic policy is the only exception: for all episodes it depends on the first
     key.
     """
-    starts = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
+    starts = [seed_of(key) for key in keys]
     rng = np.random.default_rng(np.random.SeedSequence(keys[0]).spawn(1)[0])
     current = [_reset(env, env_id, start) for env, start in zip(envs, starts, strict=True)]
     padded = np.zeros((SIDE_BY_SIDE, len(current[0])), current[0].dtype)
@@ -80,6 +83,11 @@ def play(
     if most is not None and most <= LONGEST:
         return
     raise DataError(f"{env_id} did not end within {LONGEST:,} steps: give it a time limit (max_episode_steps)")
+
+
+def seed_of(key: Key) -> int:
+    """Return the seed with which the environment of an episode is reset."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
 def held(env_id: str, options: str, count: int) -> list[Any]:

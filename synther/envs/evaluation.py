@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
-from synther.envs.episodes import SIDE_BY_SIDE, Key, action_bounds, held, play
+from synther.envs.episodes import EVALUATIONS, SIDE_BY_SIDE, Key, action_bounds, held, play
 from synther.envs.making import opened
 from synther.envs.policies import Policy
 from synther.envs.scores import Reference, reference
@@ -28,9 +28,6 @@ from synther.progress import Phase
 
 _PATIENCE = 0.2
 """Seconds between two updates of the display."""
-
-_STREAM = 1
-"""Random stream of evaluation episodes. Training data use other streams, so evaluations start from other states."""
 
 Played = list[tuple[float, int]] | None
 """Return and length of each of some episodes, or None if the policy has diverged."""
@@ -93,7 +90,7 @@ class Evaluator:
         work = []
         for seed, policy in zip(self.members, policies, strict=True):
             frozen = _frozen(policy)
-            keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
+            keys = [(EVALUATIONS, seed, number, episode) for episode in range(self.episodes)]
             groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
         return Pending(self._reference, number, self.members, self.episodes, work)

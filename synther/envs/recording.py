@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from synther.cores import cores
 from synther.data import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
-from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, action_bounds, check_fits, held, play
+from synther.envs.episodes import LONGEST, RECORDINGS, SIDE_BY_SIDE, Key, Step, action_bounds, check_fits, held, play
 from synther.envs.making import opened, time_limit
 from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
 from synther.envs.workers import Workers, answer
@@ -30,9 +30,6 @@ Columns = dict[str, Array]
 
 CHANCE = "random"
 """Name of the policy with uniformly random actions, which needs no file."""
-
-_STREAM = 2
-"""Random stream of recorded episodes. Evaluations use another stream."""
 
 _AHEAD = 2
 """Maximum number of pending jobs per process. With two, no process has to wait for the job that is needed next."""
@@ -69,7 +66,7 @@ def record(
         resolve(progress).phase(f"roll out {name or env_id}", rows) as phase,
     ):
         for number, (policy, (start, end)) in enumerate(zip(policies, bounds, strict=True)):
-            share = _Share(env_id, options_json, policy, (_STREAM, seed, number), limit)
+            share = _Share(env_id, options_json, policy, (RECORDINGS, seed, number), limit)
             shares.append(share.rows(end - start, workers, phase))
     joined = Transitions.concatenate(shares)
     known = {"action_space": spaces[0], "observation_space": spaces[1], "env_options": json.loads(options_json)}

@@ -20,15 +20,11 @@ from numpy.typing import NDArray
 from synther.cores import cores
 from synther.data import gym_spaces
 from synther.data.spaces import Space
-from synther.envs.episodes import action_bounds, number_of_choices
+from synther.envs.episodes import TRAINING, action_bounds, number_of_choices, seed_of
 from synther.envs.making import attempt, begun, opened, stepped, warn_of_images
 from synther.errors import ConfigError, DataError, Failed, SyntherError
 
 Array = NDArray[np.float32]
-
-_STREAM = 3
-"""Random stream of the initial states. Evaluations and recorded data use other streams."""
-
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -128,7 +124,7 @@ class _Env:
 
     def reset(self, step: int) -> None:
         """Start an episode at step number `step`."""
-        start = int(np.random.SeedSequence((_STREAM, self.seed, step)).generate_state(1)[0])
+        start = seed_of((TRAINING, self.seed, step))
         where = f"reset(seed={start}) before step {step}"
         raw = attempt(self._who, where, begun, self.env, seed=start)
         self.observation = self._flat(raw, where)

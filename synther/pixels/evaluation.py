@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from synther.cores import cores
 from synther.durable import replacing
 from synther.envs.camera import graphics
+from synther.envs.episodes import EVALUATIONS, LONGEST, seed_of
 from synther.envs.evaluation import Evaluation
 from synther.envs.pixels import PixelEnv, check_drawable
 from synther.envs.scores import reference
@@ -33,14 +34,8 @@ from synther.pixels.frames import STACK
 from synther.pixels.policy import PixelPolicy
 from synther.progress import Phase
 
-_STREAM = 1
-"""Random stream of evaluation episodes. Training data use other streams, so evaluations start from other states."""
-
 _COLOURS = 3
 """Number of channels of a rendered frame."""
-
-LONGEST = 100_000
-"""An episode that has not ended after this many decisions is assumed to be endless."""
 
 
 def obstacle(env_id: str) -> str | None:
@@ -119,16 +114,11 @@ def play(
     with Workers(max(1, min(len(remaining), cores() if workers is None else workers))) as pool:
         jobs = {}
         for place in remaining:
-            start = _start(seeds[place.member], number, place.episode)
+            start = seed_of((EVALUATIONS, seeds[place.member], number, place.episode))
             arguments = make_env, env_id, repeat, shadow_size, frozen[place.member], start
             jobs[pool.submit(_played, *arguments)] = place
         for future in as_completed(jobs):
             yield jobs[future], answer(future)
-
-
-def _start(seed: int, number: int, episode: int) -> int:
-    """Return the seed with which the environment of an episode is reset."""
-    return int(np.random.SeedSequence((_STREAM, seed, number, episode)).generate_state(1)[0])
 
 
 @cache

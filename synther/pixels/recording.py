@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
 from synther.envs.camera import check_shadow_size, graphics
-from synther.envs.episodes import Key
+from synther.envs.episodes import RECORDINGS, Key, seed_of
 from synther.envs.pixels import PixelEnv
 from synther.envs.policies import Policy
 from synther.envs.redrawing import redraw
@@ -27,9 +27,6 @@ from synther.pixels.frames import Frames
 from synther.progress import Progress
 
 Array = NDArray[Any]
-
-_STREAM = 2
-"""Random stream of recorded episodes. Evaluations use another stream, so they start from other states."""
 
 
 class Look(NamedTuple):
@@ -93,7 +90,7 @@ def play(
             for (which, _, _), length in zip(plan, existing, strict=False):
                 have[which] += length
             plan = plan[len(existing) :]
-            given = [(look, policies[which], (_STREAM, seed, which, number), most) for which, number, most in plan]
+            given = [(look, policies[which], (RECORDINGS, seed, which, number), most) for which, number, most in plan]
             for (which, _, _), episode in zip(plan, in_order(workers, _played, given), strict=True):
                 have[which] += len(episode) - 1
                 phase.advance(len(episode) - 1)
@@ -118,7 +115,7 @@ def _played(look: Look, policy: Policy, key: Key, most: int) -> Frames:
     """Play one episode with at most `most` decisions. Runs in a worker."""
     env = _env(look)
     rng = np.random.default_rng(np.random.SeedSequence(key).spawn(1)[0])
-    env.reset(int(np.random.SeedSequence(key).generate_state(1)[0]))
+    env.reset(seed_of(key))
     images, actions, rewards = [env.frame], [np.zeros_like(env.low)], [0.0]
     terminal = timeout = False
     while len(images) <= most and not (terminal or timeout):

@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
+from synther.envs.episodes import TRAINING, seed_of
 from synther.envs.pixels import REPEAT, SIZE, PixelEnv
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
-
-_STREAM = 3
-"""Random stream of the initial states. Evaluations and recorded data use other streams."""
 
 
 class Records(NamedTuple):
@@ -177,8 +175,7 @@ def _stepped(group: _Group, actions: NDArray[np.float32], number: int) -> Steppe
 
 def _reset(env: PixelEnv, seed: int, number: int) -> Records:
     """Reset one environment and return its first record."""
-    start = int(np.random.SeedSequence((_STREAM, seed, number)).generate_state(1)[0])
-    return _record(env.reset(start), np.zeros_like(env.low), 0.0, 1.0, first=True)
+    return _record(env.reset(seed_of((TRAINING, seed, number))), np.zeros_like(env.low), 0.0, 1.0, first=True)
 
 
 def _record(

@@ -113,7 +113,7 @@ def test_an_agents_file_acts_and_earns_as_the_agent_does(here, trained, member, 
     actions = agent.act(rows.observation)
     np.testing.assert_allclose(rows.action, actions[member or 0], atol=1e-5)
     assert not np.allclose(actions[0], actions[1], atol=0.1)
-    monkeypatch.setattr(evaluation, "_STREAM", recording._STREAM)  # so that it meets the same starts
+    monkeypatch.setattr(evaluation, "EVALUATIONS", recording.RECORDINGS)  # so that it meets the same starts
     with evaluation.Evaluator("Pendulum-v1", [4], episodes=5) as evaluator:
         expected = evaluator.evaluate([frozen(agent.policy())[member or 0]])
     np.testing.assert_allclose(returns(rows), expected.returns[0], rtol=1e-5)
