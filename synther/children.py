@@ -101,16 +101,29 @@ def _core_share(count: int) -> dict[str, str]:
 def _serve(pipe: Connection, function: Callable[..., Any], given: Sequence[Any]) -> None:
     """Call the function in the child process, and send its result to the parent."""
     signal.signal(signal.SIGTERM, interrupt_once)
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    _after_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
         pipe.send(function(*given))
     except KeyboardInterrupt:
         sys.exit(1)
 
 
-def _stop_with_parent() -> None:
-    """Wait until the parent process ends, then stop this process with SIGTERM."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
+def end_with_parent() -> None:
+    """Let this worker process of a pool ignore Ctrl-C, which its parent handles, and exit when its parent has ended.
+
+    A parent that is killed cannot close its pool, so its workers would wait forever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _after_parent(lambda: os._exit(1))
+
+
+def _after_parent(then: Callable[[], None]) -> None:
+    """Call `then` in another thread when the parent process has ended."""
+
+    def wait_for_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            then()
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()

@@ -12,8 +12,6 @@ import json
 import logging
 import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -26,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from synther.baselines.tabular import Config, config_of, to_json
+from synther.children import end_with_parent
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, Failed, MissingExtra
 from synther.progress import Progress, resolve
@@ -256,19 +255,9 @@ def _set_score(score: Score | None) -> None:
 
 
 def _start_worker(score: Score) -> None:
-    """Prepare a worker process: it uses one thread, ignores Ctrl-C (the parent handles it), and exits when the parent
-    exits."""
+    """Prepare a worker process, which uses one thread."""
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    end_with_parent()
     _set_score(score)
-
-
-def _exit_with_parent() -> None:
-    """Wait until the parent process ends, then exit."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

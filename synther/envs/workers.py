@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, ParamSpec, Self, TypeVar
 
+from synther.children import end_with_parent
 from synther.cores import environment
 from synther.errors import ConfigError, Failed
 
@@ -32,7 +30,7 @@ class Workers:
         self.count = count
         # Processes are spawned and not forked, because PyTorch's threads would stay locked in a fork.
         spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_settle)
+        self._pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=end_with_parent)
 
     def submit(self, work: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> Future[_Answer]:
         """Run `work`, a module-level function, in the next free process. Get its result with `answer`."""
@@ -86,20 +84,3 @@ def _death_explained() -> Iterator[None]:
             "a process that runs environments died before its work was done: put the body of your script under "
             "`if __name__ == '__main__':`, free some memory, or use fewer processes"
         ) from None
-
-
-def _settle() -> None:
-    """Set up a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too, but their parent ends them
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
-    """Wait until the parent process ends, then exit.
-
-    A parent that is killed cannot close its pool, so its workers would wait forever.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
