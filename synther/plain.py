@@ -66,13 +66,13 @@ def check_one_of(what: str, name: str, known: Iterable[str]) -> None:
         raise ConfigError(f"unknown {what} {name!r}: expected one of {', '.join(names)}")
 
 
-def with_options(algorithm: str, default: Any, options: Mapping[str, Any], *fixed: str) -> Any:
-    """Return the config `default` of an algorithm with `options` changed. Options named in `fixed` cannot be
-    changed."""
+def with_options(part: str, default: Any, options: Mapping[str, Any], *fixed: str) -> Any:
+    """Return the config `default` of the part or algorithm `part`, with `options` changed. Options named in `fixed`
+    cannot be changed."""
     names = [option.name for option in fields(default) if option.init and option.name not in fixed]
     for option in options:
         if option not in names:
-            raise ConfigError(f"unknown option {algorithm}.{option}: expected one of {', '.join(names)}")
+            raise ConfigError(f"unknown option {part}.{option}: expected one of {', '.join(names)}")
     return replace(default, **options)
 
 

@@ -16,7 +16,7 @@ from synther.diffusion.config import (
     SamplerConfig,
 )
 from synther.errors import ConfigError
-from synther.plain import make_plain
+from synther.plain import make_plain, with_options
 
 Scaling = Literal["standard", "minmax", "quantile", "blend", "none"]
 Coding = Literal["onehot", "bits"]
@@ -98,13 +98,10 @@ class Settings:
         for name, options in changes.items():
             if name not in parts:
                 raise ConfigError(f"unknown part {name!r} of the settings: expected one of {', '.join(parts)}")
-            known = [option.name for option in fields(parts[name])]
             if not isinstance(options, Mapping):
-                raise ConfigError(f"{name} must be a dict of some of its options ({', '.join(known)}), got {options!r}")
-            for option in options:
-                if option not in known:
-                    raise ConfigError(f"unknown option {name}.{option}: expected one of {', '.join(known)}")
-            parts[name] = replace(parts[name], **options)
+                known = ", ".join(option.name for option in fields(parts[name]))
+                raise ConfigError(f"{name} must be a dict of some of its options ({known}), got {options!r}")
+            parts[name] = with_options(name, parts[name], options)
         return Settings(**parts)
 
     def to_json(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from synther.baselines.table import Table
 from synther.data.checks import check_count, drawing_seed
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, MissingExtra
+from synther.plain import check_one_of, with_options
 from synther.progress import Progress, resolve
 
 BLOCK_ROWS = 50_000
@@ -114,13 +115,9 @@ CONFIGS: dict[str, type[Config]] = {kind.name: kind for kind in (TvaeConfig, Ctg
 
 def config_of(name: str, settings: Mapping[str, Any] | None = None) -> Config:
     """Return the options of `tvae` or `ctgan`, with `settings` in place of some defaults."""
-    if name not in CONFIGS:
-        raise ConfigError(f"unknown tabular model {name!r}: expected one of {', '.join(CONFIGS)}")
-    known = [option.name for option in fields(CONFIGS[name])]
-    for option in settings or {}:
-        if option not in known:
-            raise ConfigError(f"unknown option {name}.{option}: expected one of {', '.join(known)}")
-    return CONFIGS[name](**(settings or {}))
+    check_one_of("tabular model", name, CONFIGS)
+    config: Config = with_options(name, CONFIGS[name](), settings or {})
+    return config
 
 
 def require(*, search: bool = False) -> None:
