@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
@@ -238,6 +238,20 @@ def read_tensors(file: Any, names: Iterable[str] | None = None) -> dict[str, Ten
     digit. So a model that was loaded would generate slightly different rows from the same model that was fitted.
     """
     return {name: file.get_tensor(name).clone() for name in (file.keys() if names is None else names)}
+
+
+def named(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a part of a model by their names in the file of the model: PART.NAME."""
+    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of each part of a model. This is the inverse of `named`."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for full_name, tensor in tensors.items():
+        part, _, name = full_name.partition(".")
+        parts.setdefault(part, {})[name] = tensor
+    return parts
 
 
 @contextmanager

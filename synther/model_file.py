@@ -20,7 +20,7 @@ from torch import Tensor
 from synther.calibration.marginals import RANKS, Quantiles, corrected_count
 from synther.calibration.rare_rows import RareRows
 from synther.calibration.rates import Calibration, Weights
-from synther.compute import read_tensors
+from synther.compute import by_part, named, read_tensors
 from synther.conditions import Conditions
 from synther.data import layout_json
 from synther.data.layout import Layout
@@ -39,6 +39,8 @@ from synther.row_table import RowTable
 from synther.schema import checked, parse
 
 FORMAT = "synther-model-3"
+_OPTIONAL = {"table", "ensemble", "discrete", "reweighting", "student", "student_start", "student_reweighting"}
+"""Groups of tensors of parts that a model may lack."""
 _MOST_CALLS = 100_000
 """Maximum number of network calls per row of a sampler in a file. With more, sampling would never end."""
 
@@ -84,11 +86,11 @@ class Student:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the student by their names in the file."""
-        tensors = _named("student", _weights(self.network))
+        tensors = named("student", _weights(self.network))
         if self.sampler in self.reweightings:
-            tensors |= _named("student_reweighting", self.reweightings[self.sampler].tensors())
+            tensors |= named("student_reweighting", self.reweightings[self.sampler].tensors())
         if self.sampler in self.starts:
-            tensors |= _named("student_start", vars(self.starts[self.sampler]))
+            tensors |= named("student_start", vars(self.starts[self.sampler]))
         return tensors
 
     @classmethod
@@ -188,9 +190,9 @@ class Fitted:
             entries["student"] = self.student.to_json()
             tensors |= self.student.tensors()
         if settings.sampler in self.reweightings:
-            tensors |= _named("reweighting", self.reweightings[settings.sampler].tensors())
+            tensors |= named("reweighting", self.reweightings[settings.sampler].tensors())
         if settings.sampler in self.starts:
-            tensors |= _named("start", vars(self.starts[settings.sampler]))
+            tensors |= named("start", vars(self.starts[settings.sampler]))
         metadata = {name: json.dumps(entry) for name, entry in entries.items()}
         with replacing(path) as temporary:
             temporary.write_bytes(save(tensors, {"format": FORMAT, **metadata}))
@@ -242,13 +244,13 @@ class Fitted:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the tensors of everything but the student and the settings' sampler, by their names in the file."""
-        tensors = _named("network", _weights(self.network)) | _named("moments", vars(self.moments))
+        tensors = named("network", _weights(self.network)) | named("moments", vars(self.moments))
         if self.discrete is not None:
-            tensors |= _named("discrete", self.discrete.tensors())
+            tensors |= named("discrete", self.discrete.tensors())
         if self.ensemble is not None:
-            tensors |= _named("ensemble", self.ensemble.tensors())
+            tensors |= named("ensemble", self.ensemble.tensors())
         if self.table is not None:
-            tensors |= _named("table", {name: torch.from_numpy(each) for name, each in self.table.arrays().items()})
+            tensors |= named("table", {name: torch.from_numpy(each) for name, each in self.table.arrays().items()})
         return tensors
 
 
@@ -295,7 +297,9 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     sampler = settings.sampler
     if sampler.network_calls > _MOST_CALLS:
         raise FormatError(f"expected a sampler of at most {_MOST_CALLS:,} network calls, got {sampler.network_calls:,}")
-    groups = _groups_of(tensors, {"network", "moments", *(["start"] if sampler.matched else [])})
+    groups = by_part(tensors)
+    if groups.keys() - _OPTIONAL != {"network", "moments", *(["start"] if sampler.matched else [])}:
+        raise ValueError(f"unexpected groups of tensors: {', '.join(groups)}")
     layout, scaler = layout_json.from_json(stored("layout")), Scaler.from_json(stored("scaler"))
     conditions = part("conditions", Conditions, "null") or Conditions()
     fitted = Fitted(
@@ -341,26 +345,6 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
 def _weights(network: Network) -> dict[str, Tensor]:
     """Return copies of the weights of a network, by name."""
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
-
-
-def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a part of the model by their names in the file. `_groups_of` is the inverse."""
-    return {f"{group}.{name}": tensor for name, tensor in tensors.items()}
-
-
-_OPTIONAL = {"table", "ensemble", "discrete", "reweighting", "student", "student_start", "student_reweighting"}
-"""Groups of tensors of parts that a model may lack."""
-
-
-def _groups_of(tensors: Mapping[str, Tensor], required: set[str]) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of each part of the model. Their names in the file are PART.NAME."""
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        group, _, rest = name.partition(".")
-        groups.setdefault(group, {})[rest] = tensor
-    if groups.keys() - _OPTIONAL != required:
-        raise ValueError(f"unexpected groups of tensors: {', '.join(groups)}")
-    return groups
 
 
 def _check(fitted: Fitted) -> None:

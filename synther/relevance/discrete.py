@@ -203,9 +203,10 @@ class DiscreteLaw:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for a file. `restored` is the inverse."""
-        weights = [one.tensors().items() for one in self.networks]
-        named = {f"{number}.{name}": tensor for number, items in enumerate(weights) for name, tensor in items}
-        return named | {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
+        tensors = {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
+        for number, networks in enumerate(self.networks):
+            tensors |= compute.named(str(number), networks.tensors())
+        return tensors
 
     @classmethod
     def restored(cls, layout: Layout, skipped: Sequence[str], tensors: Mapping[str, Tensor]) -> DiscreteLaw:
@@ -218,10 +219,7 @@ class DiscreteLaw:
 
     def with_weights(self, tensors: Mapping[str, Tensor]) -> DiscreteLaw:
         """Return a copy with the networks of a file."""
-        parts = dict[str, dict[str, Tensor]]()
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = tensor
+        parts = compute.by_part(tensors)
         networks = [Networks.restored(group.outputs, parts[str(number)]) for number, group in enumerate(self.groups)]
         if [one.inputs for one in networks] != [len(group.inputs) for group in self.groups]:
             raise ValueError("its probabilities of discrete values do not match its columns")

@@ -374,16 +374,13 @@ class Ensemble:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for a file."""
-        named = {"transition": self.transition, "label": self.label}
-        tensors = {
-            f"{part}.{name}": tensor
-            for part, networks in named.items()
-            if networks is not None
-            for name, tensor in networks.tensors().items()
-        }
-        arrays = {f"units.{name}": array for name, array in self.units.arrays().items()}
-        arrays |= {f"consistency.{name}": array for name, array in self.consistency.arrays().items()}
-        return tensors | {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        tensors: dict[str, Tensor] = {}
+        for part, networks in (("transition", self.transition), ("label", self.label)):
+            tensors |= {} if networks is None else compute.named(part, networks.tensors())
+        for part, arrays in (("units", self.units.arrays()), ("consistency", self.consistency.arrays())):
+            contiguous = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+            tensors |= compute.named(part, contiguous)
+        return tensors
 
     @classmethod
     def restored(cls, layout: Layout, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ensemble:
@@ -391,10 +388,7 @@ class Ensemble:
         of the model."""
         stored = checked(entry, _Entry, "ensemble")
         plain = plain_layout(layout)
-        groups: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            group, _, rest = name.partition(".")
-            groups.setdefault(group, {})[rest] = tensor
+        groups = compute.by_part(tensors)
         units = Units(**{name: tensor.numpy() for name, tensor in groups["units"].items()})
         parts = {"transition": ("next_observation",), "label": ("reward", "terminal")}
         networks = {
