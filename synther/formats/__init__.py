@@ -123,7 +123,7 @@ def read(
         raise ConfigError(
             f"actions={actions!r} is only for a Stable-Baselines3 replay buffer, not for {source}: remove it"
         )
-    source, format = _without_prefix(source, format)
+    source, format = without_prefix(source, format)
     if source in shipped.names():
         source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)
@@ -165,7 +165,7 @@ def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
     if not isinstance(target, (str, os.PathLike)):
         _writer(format or _format_of_object(target), target)(rows, target)
         return
-    target, format = _without_prefix(target, format)
+    target, format = without_prefix(target, format)
     name = _named(format) if format else _format_to_write(target)
     write_rows = _writer(name, target)
     with writing_to(target):
@@ -201,7 +201,9 @@ def check_rows_target(target: str | os.PathLike[str]) -> None:
         )
 
 
-def _without_prefix(place: str | os.PathLike[str], format: str | None) -> tuple[str | os.PathLike[str], str | None]:
+def without_prefix(
+    place: str | os.PathLike[str], format: str | None = None
+) -> tuple[str | os.PathLike[str], str | None]:
     """Return the id and the format if `place` is `minari:ID`, otherwise both arguments unchanged."""
     if not isinstance(place, str) or not place.startswith(MINARI):
         return place, format

@@ -251,7 +251,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     environment only to read its spaces, and write under the final name before the data set is complete.
     """
     _minari("writing a Minari data set")
-    folder, dataset_id = _place_to_write(target)
+    folder, dataset_id = place_to_write(target)
     stream = Stream(rows)
     stream.first.refuse_extra("a Minari data set")
     with replacing(folder) as path, _quietly():
@@ -355,7 +355,7 @@ def _data_folder(source: str | os.PathLike[str]) -> Path:
     )
 
 
-def _place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
+def place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
     """Return the folder and the id of a new data set. Raise an error if the id is taken or the folder is in use."""
     path = Path(target).expanduser()
     if isinstance(target, str) and is_minari_id(target) and not path.exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from synther import formats
 from synther.durable import check_folder, check_new, check_writable
-from synther.errors import ConfigError, MissingExtra
+from synther.errors import MissingExtra
 from synther.formats import MINARI
 
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
@@ -22,7 +22,12 @@ def target_of(out: str, *, new: bool = True) -> str | Path:
     cannot be written, if the id is taken, or if `new` is true and the path exists.
     """
     if out.startswith(MINARI):
-        return _new_id(out.removeprefix(MINARI))
+        name, _ = formats.without_prefix(out)
+        _require("")
+        from synther.formats.minari import place_to_write
+
+        place_to_write(name)
+        return str(name)
     path = Path(out).expanduser()
     if new:
         check_new(path)
@@ -33,20 +38,6 @@ def target_of(out: str, *, new: bool = True) -> str | Path:
     check_folder(above, "choose another --out")
     check_writable(above)
     return path
-
-
-def _new_id(name: str) -> str:
-    if not formats.is_minari_id(name):
-        raise ConfigError(f"{name!r} is not a Minari id: expected {MINARI}NAMESPACE/NAME-v0")
-    _require("")
-    if Path(name).exists():
-        raise ConfigError(f"{name} is also an existing path, which would be read instead: choose another id")
-    from minari.storage import get_dataset_path
-
-    taken = Path(get_dataset_path(name))
-    if taken.exists():
-        raise ConfigError(f"the Minari id {name} is taken ({taken}): choose another version, or remove the data set")
-    return name
 
 
 def _require(suffix: str) -> None:

@@ -253,6 +253,7 @@ def test_a_run_that_is_none_or_not_done(online, tmp_path, caplog) -> None:
         ("new.pkl", "pickle"),
         ("minari:hopper", "'hopper'"),
         ("minari:mine/taken-v0", "mine/taken-v0"),
+        ("minari:m/new-v0", "m/new-v0"),
         ("minari:folder/here-v0", "folder/here-v0"),
     ],
 )
