@@ -19,6 +19,7 @@ from synther.cores import cores
 from synther.envs.camera import graphics
 from synther.errors import SyntherError
 from synther.origin import origin
+from synther.progress import counted
 
 State = Literal["ok", "missing", "low"]
 
@@ -95,9 +96,8 @@ def _machine(folder: Path) -> list[Finding]:
     if not found:
         advice = "Optional: the presets best and paper need a GPU to be fast. Without a GPU, auto is the preset laptop."
         found.append(Finding("gpu", "missing", "PyTorch sees no CUDA device", advice))
-    threads = torch.get_num_threads()
-    cpu = f"{platform.machine()}, {cores()} cores, {threads} thread{'s' * (threads > 1)}"
-    found.append(Finding("cpu", "ok", cpu))
+    used = counted(cores(), "core"), counted(torch.get_num_threads(), "thread")
+    found.append(Finding("cpu", "ok", ", ".join([platform.machine(), *used])))
     memory = _free_memory()
     if memory is not None:
         advice = "" if memory > LEAST_MEMORY else "Use fewer rows (--fraction), or a smaller preset (laptop)."

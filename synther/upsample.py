@@ -34,7 +34,7 @@ from synther.formats.stream import StoredRows, stored_rows
 from synther.guides import identity_of
 from synther.locks import owned
 from synther.presets import Settings, name_of
-from synther.progress import Progress
+from synther.progress import Progress, counted
 from synther.relevance.consistency import check_keep
 from synther.synthesizer import Synthesizer, student_checkpoint
 from synther.synthesizer.shards import Workers
@@ -130,7 +130,7 @@ def announce_fit(model: Synthesizer, rows: int, models: int = 1) -> None:
     size = f"{settings.network.depth} x {settings.network.width}"
     limit = f"{fit.steps:,} steps" + ("" if fit.minutes is None else f" or {fit.minutes:g} minutes")
     threads = 1 if is_narrow(settings.network) else torch.get_num_threads()
-    cores = f", {threads} thread{'s' * (threads > 1)}" if model.device.type == "cpu" else ""
+    cores = f", {counted(threads, 'thread')}" if model.device.type == "cpu" else ""
     where = f"{compute.describe(model.device)} ({model.precision}{cores})"
     several = f"{models} models together, each " if models > 1 else ""
     details = several, name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
