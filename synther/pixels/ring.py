@@ -106,7 +106,7 @@ class FrameRing(FrameStore):
 
     def at(self, numbers: Tensor) -> Tensor:
         """Convert numbers of decisions (S, ...), counted from each member's oldest decision, to their indices."""
-        places = (numbers.flatten(1) + self._gone_on_device()) % self.capacity
+        places = (numbers.flatten(1) + sent(self._gone, self.device).unsqueeze(1)) % self.capacity
         return self._listed.gather(1, places).view_as(numbers)
 
     def pick(self, random: Tensor) -> Tensor:
@@ -148,10 +148,6 @@ class FrameRing(FrameStore):
             if not stale.any():
                 return
             self._gone[stale] += 1
-
-    def _gone_on_device(self) -> Tensor:
-        """Return `gone` as a tensor (S, 1) on the device."""
-        return sent(self._gone, self.device).unsqueeze(1)
 
     def _places(self, who: Numbers, numbers: Numbers) -> Tensor:
         """Return the indices of records, from their members and their numbers."""

@@ -30,7 +30,7 @@ class Ring:
         advice = "lower the capacity or the samples of the replay, or keep it on the CPU"
         with compute.working_on(self.device, advice), torch.inference_mode(False):  # rows may be added in any mode
             self.matrix = torch.empty(self.capacity, width, device=self.device, dtype=dtype)
-        self._array = _numpy_view(self.matrix)
+        self._array = self.matrix.numpy() if self.device.type == "cpu" else None  # a view of it
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -101,8 +101,3 @@ class Ring:
         rows = torch.from_numpy(state["matrix"])
         self._make_room(rows.shape[1], rows.dtype)
         self.matrix[: len(rows)] = rows
-
-
-def _numpy_view(matrix: Tensor) -> NDArray[Any] | None:
-    """Return a NumPy view of the matrix, or None if it is not on the CPU."""
-    return matrix.numpy() if matrix.device.type == "cpu" else None

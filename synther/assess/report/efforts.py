@@ -62,7 +62,8 @@ def _chart(title: str, efforts: Sequence[Effort], values: Sequence[float | None]
     if not known:
         return Markup()
     figures = [value for _, _, value in known]
-    x = _calls([calls for _, calls, _ in known])
+    counts = [calls for _, calls, _ in known]
+    x = Axis(min(counts) / 1.25, max(counts) * 1.25, 52, 322, log=True)  # samplers differ by factors of two
     wide = min(figures) > 0 and max(figures) > 20 * min(figures)
     y = logarithmic(figures, 176, 24) if wide else linear(figures, 176, 24, spare=0.1)
     marks = frame(x, y, "network calls", title)
@@ -72,14 +73,9 @@ def _chart(title: str, efforts: Sequence[Effort], values: Sequence[float | None]
         if len(line) > 1:
             marks.append(tag("path", d=f"M{path}", class_=f"line-{at % _HUES}"))
         marks += [_mark(at, f"translate({place(a)} {place(b)})") for a, b in line]
-    calls = f"{known[0][1]} to {known[-1][1]} network calls"
+    calls = f"{counts[0]} to {counts[-1]} network calls"
     label = f"{title} from {number(min(figures))} to {number(max(figures))} for {calls}"
     return tag("figure", tag("svg", *marks, viewBox="0 0 330 214", role="img", aria_label=label))
-
-
-def _calls(calls: Sequence[int]) -> Axis:
-    """Return the axis of network calls. It is logarithmic, because samplers differ by factors of two."""
-    return Axis(min(calls) / 1.25, max(calls) * 1.25, 52, 322, log=True)
 
 
 def _mark(at: int, where: str | None = None) -> Markup:
