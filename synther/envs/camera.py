@@ -8,7 +8,6 @@ depend on this choice. The images are the same.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import weakref
 from functools import cache
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.envs.rendering import BACKENDS, START_SECONDS
+from synther.envs.rendering import BACKENDS, START_SECONDS, attempted
 from synther.errors import ConfigError
 
 Image = NDArray[np.uint8]
@@ -63,20 +62,7 @@ def graphics() -> str:
 def failure_of(backend: str) -> str:
     """Return the reason why the graphics library `backend` does not work, or an empty string if it works."""
     kept = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, backend],
-            env=kept | {"MUJOCO_GL": backend},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=START_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not finish within {START_SECONDS:.0f} s"
-    lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-    return lines[-1] if done.returncode else ""
+    return attempted([sys.executable, "-c", _PROBE, backend], kept | {"MUJOCO_GL": backend}, START_SECONDS)
 
 
 def check_shadow_size(size: int) -> int:

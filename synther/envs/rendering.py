@@ -98,28 +98,26 @@ def _rendered_in_process(env_id: str, rows: NDArray[Any], width: int, height: in
         frames = Path(folder, FRAMES)
         command = [sys.executable, "-m", __name__, env_id, folder, str(width), str(height)]
         for backend in BACKENDS:
-            try:
-                done = subprocess.run(
-                    command,
-                    env=_environment(backend),
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=limit,
-                )
-            except subprocess.TimeoutExpired:
-                failures.append(f"{backend} was not done after {limit:.0f} s")
-                continue
-            if frames.exists():  # the exit code is ignored: some graphics libraries crash when the process ends
+            failure = attempted(command, _environment(backend), limit)
+            if frames.exists():  # some graphics libraries crash when the process ends
                 rendered: Frame = np.load(frames)
                 return rendered
-            lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-            failures.append(f"{backend}: {lines[-1]}")
+            failures.append(f"{backend}: {failure}")
     raise ConfigError(
         f"cannot render {env_id} here: rendering without a display needs EGL or OSMesa, and neither works (Debian: "
         f"apt-get install libegl1 libgl1-mesa-dri, or libosmesa6). {'; '.join(failures)}"
     )
+
+
+def attempted(command: list[str], environment: dict[str, str], limit: float) -> str:
+    """Run a command for at most `limit` seconds. Return why it failed, or an empty string if it did not."""
+    how: Any = {"capture_output": True, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=limit, **how)
+    except subprocess.TimeoutExpired:
+        return f"it was not done after {limit:.0f} s"
+    lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
+    return lines[-1] if done.returncode else ""
 
 
 def _environment(backend: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ def test_what_keeps_from_drawing_is_named(monkeypatch: pytest.MonkeyPatch) -> No
             render_states("InvertedPendulum-v5", np.zeros((1, 4)))
     monkeypatch.setattr(rendering, "START_SECONDS", 0.01)
     monkeypatch.setattr(rendering, "FRAME_SECONDS", 0.0)
-    with pytest.raises(ConfigError, match=f"{BACKENDS[0]} was not done"):
+    with pytest.raises(ConfigError, match=f"{BACKENDS[0]}: it was not done"):
         render_states("InvertedPendulum-v5", np.zeros((1, 4)))
 
 
