@@ -26,7 +26,7 @@ from synther.progress import Progress
 from synther.replay import adapting
 from synther.replay.columns import Columns
 from synther.replay.experience import Experience
-from synther.replay.refit import FITS, HELD_OUT, Generators, Real, drawn
+from synther.replay.refit import FITS, HELD_OUT, Generators, Look, Real, drawn
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Refreshing:
         held_out = stored.held_out((generators.seeds[member], HELD_OUT), generators.settings.fit.holdout)
         found = stored.drift(generators.load(member, newest), held_out, total - old, total - known)
         is_due = found.is_there or step - last >= adapting.LONGEST * how.refresh_every
-        generators.looked(member, adapting.Look(step, is_due, how.ratio, found.unseen, found.newest))
+        generators.looked(member, Look(step, is_due, how.ratio, found.unseen, found.newest))
         return is_due
 
     def draw(self, step: int, progress: Progress) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -74,24 +73,6 @@ class Stored(NamedTuple):
         """
         unseen, newest = held_out & ~self.newest(since_fit), self.newest(since_look)
         return drift(model, self.rows[unseen], self.rows[newest])
-
-
-@dataclass(frozen=True)
-class Look:
-    """Record of a check after `added` rows: the measured numbers and the decision."""
-
-    added: int
-    refresh: bool
-    ratio: float
-    unseen: float | None = None
-    """Mean loss of the generator on held-out rows that are older than its fit. None: not measured."""
-    newest: float | None = None
-    """Mean loss of the generator on the newest rows. None: not measured, or they have values that it cannot represent.
-    """
-    held_out_error: float | None = None
-    """Mean absolute TD error of the critics in held-out rows, from which neither agent nor generator learns."""
-    trained_error: float | None = None
-    """Mean absolute TD error of the critics in all other real rows."""
 
 
 def look_every(refresh_every: int) -> int:

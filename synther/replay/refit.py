@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -30,9 +30,6 @@ from synther.progress import Progress
 from synther.replay.columns import Columns, Matrix
 from synther.synthesizer import Synthesizer
 from synther.synthesizer.together import fit_models
-
-if TYPE_CHECKING:
-    from synther.replay.adapting import Look
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +70,24 @@ class Refresh:
     sample_seconds: float = 0.0
     reason: str = ""
     """Error message of a refresh that failed."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Record of a check after `added` rows, whether a refresh is due: the measured numbers and the decision."""
+
+    added: int
+    refresh: bool
+    ratio: float
+    unseen: float | None = None
+    """Mean loss of the generator on held-out rows that are older than its fit. None: not measured."""
+    newest: float | None = None
+    """Mean loss of the generator on the newest rows. None: not measured, or they have values that it cannot represent.
+    """
+    held_out_error: float | None = None
+    """Mean absolute TD error of the critics in held-out rows, from which neither agent nor generator learns."""
+    trained_error: float | None = None
+    """Mean absolute TD error of the critics in all other real rows."""
 
 
 @dataclass(frozen=True)

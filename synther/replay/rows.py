@@ -25,11 +25,11 @@ from synther.presets import preset as named
 from synther.progress import Progress, resolve
 from synther.relevance import Relevance
 from synther.replay import adapting, files
-from synther.replay.adapting import Look, RefreshTime, Stored
+from synther.replay.adapting import RefreshTime, Stored
 from synther.replay.background import Background
 from synther.replay.columns import Columns
 from synther.replay.mixture import Mixture
-from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, held_out_rows, seed_of, usual_samples
+from synther.replay.refit import Generation, Job, Look, Refit, Refresh, drawn, held_out_rows, seed_of, usual_samples
 from synther.replay.ring import Ring
 from synther.schema import checked
 from synther.synthesizer import Synthesizer
