@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.metrics import Figure, standard_error
+from synther.assess.figure import Figure, standard_error
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]

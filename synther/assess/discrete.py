@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.metrics import Figure
+from synther.assess.figure import Figure
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]

@@ -32,7 +32,8 @@ from synther.assess.fidelity import (
     varying,
     worst_pair,
 )
-from synther.assess.metrics import METRICS, Figure, measure, standard_error
+from synther.assess.figure import Figure, standard_error
+from synther.assess.metrics import METRICS, measure
 from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows, start_coverage
 from synther.assess.split import Split
 from synther.assess.standard import Standard, far_values

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synther.assess import learners
 from synther.assess.features import Features
-from synther.assess.metrics import Figure, standard_error
+from synther.assess.figure import Figure, standard_error
 from synther.calibration.rare_rows import Usual
 from synther.data.transitions import Transitions
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from synther.assess import learners, usefulness
 from synther.assess.features import Features
+from synther.assess.figure import Figure, standard_error
 from synther.assess.learners import Networks
-from synther.assess.metrics import Figure, standard_error
 from synther.assess.usefulness import Lesson
 from synther.data.transitions import Transitions
 

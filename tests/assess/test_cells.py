@@ -10,7 +10,8 @@ import pytest
 
 from synther.assess.assessment import Verdict
 from synther.assess.cells import figures
-from synther.assess.metrics import Figure, measure
+from synther.assess.figure import Figure
+from synther.assess.metrics import measure
 from synther.assess.verdict import LIMITS, decide, votes
 from synther.data.transitions import Transitions
 

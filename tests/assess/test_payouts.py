@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther.assess.features import Features
-from synther.assess.metrics import Figure
+from synther.assess.figure import Figure
 from synther.assess.payouts import Usual, agreement, figures, place
 from synther.data.transitions import Transitions
 

@@ -13,8 +13,9 @@ from synther import read
 from synther.assess import usefulness
 from synther.assess.assessment import Verdict
 from synther.assess.features import Features
+from synther.assess.figure import Figure
 from synther.assess.judge import assess
-from synther.assess.metrics import Figure, measure
+from synther.assess.metrics import measure
 from synther.assess.spread import BANDS, FitOptions, Parts, figures, furthest, information, inside, spread_ratio
 from synther.assess.verdict import LIMITS, votes
 from synther.data.transitions import Transitions

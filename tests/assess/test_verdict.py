@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from synther.assess.assessment import Decision, Verdict
-from synther.assess.metrics import METRICS, Figure, measure
+from synther.assess.figure import Figure
+from synther.assess.metrics import METRICS, measure
 from synther.assess.verdict import LIMITS, decide
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.assess.assessment import Assessment
+from synther.assess.figure import DUST
 from synther.assess.report.axes import Axis, linear, logarithmic
 from synther.assess.report.chart import finite, frame, points
 from synther.assess.report.markup import Markup, number, place, tag
@@ -19,9 +20,6 @@ MOST_POINTS = 4_000
 
 _WIDE = 20.0
 """An axis is logarithmic if the largest value is more than this many times the lower quartile of positive values."""
-
-_DUST = 1e-12
-"""Smaller medians are rounding errors, and are shown as 0, as in the table of measures."""
 
 
 def section(assessment: Assessment) -> Markup:
@@ -65,7 +63,7 @@ def _median(x: Axis, y: Axis, side: Array, kind: str) -> list[Markup]:
 
 
 def _median_text(kind: str, side: Array) -> str:
-    novelty, error = (0.0 if value < _DUST else float(value) for value in np.median(side, axis=0))
+    novelty, error = (0.0 if value < DUST else float(value) for value in np.median(side, axis=0))
     return f"{kind}: median novelty {number(novelty)}, dynamics error {number(error)}"
 
 
