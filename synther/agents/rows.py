@@ -258,21 +258,25 @@ class Rows:
             )
         if into.discount is not None:
             into.discount.copy_(_column(extra.get("discount", np.full(count, self.discount))))
-        if into.next_action is None or into.next_known is None:
+        if into.next_action is not None and into.next_known is not None:
+            self._set_next_actions(into, into.next_action, into.next_known, table, called)
+
+    def _set_next_actions(self, rows: Batch, action: Tensor, known: Tensor, table: Table, called: str) -> None:
+        """Set the next actions of a table's rows (scaled), and which of them are known. See `Rows`."""
+        given = getattr(table, "extra", {}).get("next_action")
+        if given is not None:
+            action.copy_(_column(given))
+            self._scale("next actions", action, called)
+            known.fill_(1)
             return
-        if "next_action" in extra:
-            into.next_action.copy_(_column(extra["next_action"]))
-            self._scale("next actions", into.next_action, called)
-            into.next_known.fill_(1)
-        else:
-            linked = (into.next_observation[:-1] == into.observation[1:]).all(1) & (into.terminal[:-1] == 0)
-            timeout = getattr(table, "timeout", None)
-            if timeout is not None:
-                linked &= _column(timeout).to(self.device)[:-1] == 0
-            into.next_action.zero_()
-            into.next_action[:-1] = into.action[1:] * linked.unsqueeze(1)
-            into.next_known.zero_()
-            into.next_known[:-1] = linked.float()
+        linked = (rows.next_observation[:-1] == rows.observation[1:]).all(1) & (rows.terminal[:-1] == 0)
+        timeout = getattr(table, "timeout", None)
+        if timeout is not None:
+            linked &= _column(timeout).to(self.device)[:-1] == 0
+        action.zero_()
+        action[:-1] = rows.action[1:] * linked.unsqueeze(1)
+        known.zero_()
+        known[:-1] = linked.float()
 
     def _scale(self, name: str, action: Tensor, called: str) -> None:
         """Scale actions to [-1, 1] in place, and check that they are within their bounds."""
