@@ -103,14 +103,19 @@ def score(
         with Evaluator(env_id, seeds, options=env_options, **how) as evaluator, evaluating as phase:
             found = evaluator.evaluate(actors, number, phase)
     arms = list(run.get("arms") or ["agents"])
-    done, unit = described.get("updates", run.get("updates", 0)), "updates"
-    if "added" in described:
-        done, unit = described["added"], "steps"
-    if run.get("kind") == "online_pixels":
-        done, unit = int(policy.read(file, "decisions")[1]["decisions"]), "steps"
+    done, unit = _trained_for(file, described, run)
     result = Result.of([Measurement.of(done, 0.0, {}, found)], arms)
     standings = {arm: curve[0] for arm, curve in result.curves.items()}
     return Scored(file, env_id, dict(env_options), tuple(seeds[: len(seeds) // len(arms)]), standings, unit, found)
+
+
+def _trained_for(file: Path, described: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[int, str]:
+    """Return how long the agents in a file have been trained, and the unit of this number."""
+    if run.get("kind") == "online_pixels":
+        return int(policy.read(file, "decisions")[1]["decisions"]), "steps"
+    if "added" in described:
+        return described["added"], "steps"
+    return described.get("updates", run.get("updates", 0)), "updates"
 
 
 def _file_of(agents: Path) -> Path:
