@@ -200,8 +200,8 @@ class Ensemble:
         held_out = torch.arange(len(matrix), device=torch_device) >= len(learned)
         units = Units.of(matrix[: len(learned)], plain)
         empty, rate = Tails(np.empty((0, 0)), 0), float(rows.terminal.mean())
-        unfitted = cls(plain, units, None, None, Consistency(empty, empty), 0.0, rate)
-        parts = [part for part in (unfitted._next, unfitted._labels) if part.columns]
+        ensemble = cls(plain, units, None, None, Consistency(empty, empty), 0.0, rate)
+        parts = [part for part in (ensemble._next, ensemble._labels) if part.columns]
         if not parts:
             raise DataError("next observations, rewards and terminals of these rows are all constant: nothing to learn")
         steps = conditional.steps_for(len(learned)) if steps is None else steps
@@ -209,18 +209,18 @@ class Ensemble:
         advice = "fit on a share of the rows, or on a CPU"
         with progress.phase("ensemble", len(parts) * steps) as phase, compute.working_on(torch_device, advice):
             for number, part in enumerate(parts):
-                inputs = unfitted._inputs(matrix, part).to(torch_device)
-                targets = unfitted._targets(matrix, part).clamp(-_TARGET_LIMIT, _TARGET_LIMIT).to(torch_device)
+                inputs = ensemble._inputs(matrix, part).to(torch_device)
+                targets = ensemble._targets(matrix, part).clamp(-_TARGET_LIMIT, _TARGET_LIMIT).to(torch_device)
                 source = compute.generator(torch.device("cpu"), 12, seed, number)
                 fresh = Networks.fresh(inputs.shape[1], part.outputs, members, width, depth, source)
                 fitted, loss = conditional.fit(fresh, inputs, targets, held_out, steps=steps, seed=seed, phase=phase)
                 losses.append(loss)
-                if part is unfitted._next:
-                    unfitted.transition = fitted
+                if part is ensemble._next:
+                    ensemble.transition = fitted
                 else:
-                    unfitted.label = fitted
-        consistency = Consistency.of(unfitted._surprises(measured))
-        return cls(plain, units, unfitted.transition, unfitted.label, consistency, sum(losses), rate)
+                    ensemble.label = fitted
+        ensemble.consistency, ensemble.held_out_loss = Consistency.of(ensemble._surprises(measured)), sum(losses)
+        return ensemble
 
     @property
     def names(self) -> tuple[str, ...]:
