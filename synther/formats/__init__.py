@@ -127,17 +127,17 @@ def read(
     if source in shipped.names():
         source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)
-    if rename and not FORMATS.get(name).renames:
+    found = FORMATS.get(name)
+    if rename and not found.renames:
         raise ConfigError(f"rename is not possible for the format {name}, which has fixed names: remove rename")
-    renamed = {"rename": rename} if rename else {}
-    if not FORMATS.get(name).suffixes:
-        return FORMATS.get(name).read(source)
+    if not found.suffixes:
+        return found.read(source)
     path = Path(source).expanduser()
     if not path.exists():
         raise FormatError(f"{path}: no such file; check the path (the working folder is {Path.cwd()})")
-    if path.is_dir() and not FORMATS.get(name).folders:
+    if path.is_dir() and not found.folders:
         raise FormatError(f"{path}: expected a {name} file, got a folder; a Minari folder is read with format='minari'")
-    return FORMATS.get(name).read(path, **renamed)
+    return found.read(path, rename=rename) if rename else found.read(path)
 
 
 def rows_of(source: Any) -> Transitions:
