@@ -20,7 +20,7 @@ from synther.data.transitions import FIELDS, Transitions
 from synther.envs.episodes import LONGEST, RECORDINGS, SIDE_BY_SIDE, Key, Step, action_bounds, check_fits, held, play
 from synther.envs.making import opened, time_limit
 from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
-from synther.envs.workers import Workers, answer
+from synther.envs.workers import AHEAD, Workers, answer
 from synther.errors import ConfigError, DataError
 from synther.plain import whole_seed
 from synther.progress import Phase, Progress, resolve
@@ -30,9 +30,6 @@ Columns = dict[str, Array]
 
 CHANCE = "random"
 """Name of the policy with uniformly random actions, which needs no file."""
-
-_AHEAD = 2
-"""Maximum number of pending jobs per process. With two, no process has to wait for the job that is needed next."""
 
 
 def record(
@@ -129,7 +126,7 @@ class _Share:
         have = 0
         while have < wanted:
             typical = have / len(pieces) if pieces else SIDE_BY_SIDE * self.limit
-            while not begun or (len(begun) < _AHEAD * workers.count and have + len(begun) * typical < wanted):
+            while not begun or (len(begun) < AHEAD * workers.count and have + len(begun) * typical < wanted):
                 keys = self._keys(next(groups))
                 begun.append(workers.submit(_recorded, self.env_id, self.options, self.policy, keys, wanted))
             piece = answer(begun.popleft())

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from synther.cores import cores
 from synther.data.transitions import Transitions
 from synther.envs.tasks import SUPPORTED, Task, describe, opened_task, require, supports
-from synther.envs.workers import Workers, answer
+from synther.envs.workers import Workers, in_order
 from synther.errors import DataError, SyntherError
 from synther.progress import Progress, resolve
 
@@ -135,8 +135,7 @@ def _check(env_id: str, task: Task, observations: Array, actions: Array) -> None
 def _in_workers(env_id: str, options: str, chunks: list[tuple[Array, Array]], workers: int) -> Iterator[Answer]:
     """Simulate all chunks in worker processes, and yield the results in order."""
     with Workers(workers) as pool:
-        for future in [pool.submit(_simulate_in_worker, env_id, options, *chunk) for chunk in chunks]:
-            yield answer(future)
+        yield from in_order(pool, _simulate_in_worker, [(env_id, options, *chunk) for chunk in chunks])
 
 
 def _simulate_in_worker(env_id: str, options: str, observations: Array, actions: Array) -> Answer:

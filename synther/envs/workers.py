@@ -20,6 +20,9 @@ _Answer = TypeVar("_Answer")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LP_NUM_THREADS"), "1")
 """Environment variables that set the number of threads of NumPy's BLAS and of Mesa's software renderer at startup."""
 
+AHEAD = 2
+"""Largest number of pending jobs per process. With two, no process has to wait for the job that is needed next."""
+
 
 class Workers:
     """A pool of `count` worker processes with one thread each."""
@@ -51,18 +54,15 @@ class Workers:
         self.close()
 
 
-def in_order(
-    workers: Workers, work: Callable[..., _Answer], given: Iterable[tuple[Any, ...]], ahead: int = 2
-) -> Iterator[_Answer]:
+def in_order(workers: Workers, work: Callable[..., _Answer], given: Iterable[tuple[Any, ...]]) -> Iterator[_Answer]:
     """Call `work` with each tuple of arguments in `given`, in parallel, and yield the results in order.
 
-    At most `ahead` jobs per process are pending or wait to be yielded. This limits memory, and no process has to wait
-    for the job that is yielded next.
+    At most `AHEAD` jobs per process are pending or wait to be yielded, which limits memory.
     """
     begun: deque[Future[_Answer]] = deque()
     for arguments in given:
         begun.append(workers.submit(work, *arguments))
-        if len(begun) >= ahead * workers.count:
+        if len(begun) >= AHEAD * workers.count:
             yield answer(begun.popleft())
     while begun:
         yield answer(begun.popleft())

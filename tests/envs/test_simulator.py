@@ -156,6 +156,7 @@ def test_another_process_is_started_only_for_enough_rows(cores: int, rows: int, 
 
     class Noted(Here):
         def __init__(self, count: int) -> None:
+            self.count = count
             started.append(count)
 
     monkeypatch.setattr(simulator, "CHUNK_ROWS", 5)
