@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data import gym_spaces, gym_specs
-from synther.data.transitions import Transitions
+from synther.data.transitions import FIELDS, Transitions
 from synther.envs.making import Trusted, attempt, opened
 from synther.errors import DataError
 
@@ -42,9 +42,7 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
     action_space = gym_spaces.action_space(env.action_space)
     observation_space = gym_spaces.observation_space(env.observation_space)
     env.action_space.seed(seed)
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("observation", "action", "reward", "next_observation", "terminal", "timeout")
-    }
+    columns: dict[str, list[Any]] = {name: [] for name in FIELDS}
     raw: Any = None
     current: NDArray[Any] | None = None  # flat observation; None: reset first
     for step in range(steps):
@@ -63,13 +61,10 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
         current = None if terminated or truncated else following
     columns["timeout"][-1] = not columns["terminal"][-1]
     spec = getattr(env, "spec", None)
+    fields: dict[str, Any] = {name: np.array(values) for name, values in columns.items() if name != "action"}
     return Transitions(
-        observation=np.stack(columns["observation"]),
+        **fields,
         action=gym_spaces.actions(env.action_space, columns["action"]),
-        reward=np.asarray(columns["reward"]),
-        next_observation=np.stack(columns["next_observation"]),
-        terminal=np.asarray(columns["terminal"]),
-        timeout=np.asarray(columns["timeout"]),
         action_space=action_space,
         observation_space=observation_space,
         env_id=None if spec is None else spec.id,

@@ -18,7 +18,7 @@ import numpy as np
 from synther.data import gym_spaces
 from synther.data.checks import check_kind
 from synther.data.spaces import Box, Discrete
-from synther.data.transitions import Array, Transitions
+from synther.data.transitions import ROW_FIELDS, Array, Transitions
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.formats import episodes as recorded
 from synther.formats.writing import Stream
@@ -110,8 +110,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         if not self.transition_count:
             raise DataError("the replay buffer is empty: add rows first")
         picked = [self.transition_picker(*self.buffer[row]) for row in range(self.transition_count)]
-        names = ("observation", "action", "reward", "next_observation", "terminal")
-        fields: dict[str, Any] = {name: np.stack([getattr(one, name) for one in picked]) for name in names}
+        fields: dict[str, Any] = {name: np.stack([getattr(one, name) for one in picked]) for name in ROW_FIELDS}
         ended = fields["terminal"] > 0
         fields["next_observation"][ended] = fields["observation"][ended]
         fields["reward"] = fields["reward"][:, 0]
