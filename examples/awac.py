@@ -13,19 +13,17 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import Algorithm, Noise, Shape, TargetConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
 
 
 @dataclass(frozen=True)
-class AWACConfig(StateAgentConfig):
+class AWACConfig(TargetConfig):
     """The options of AWAC. On the command line they are `--agent.discount` and so on."""
 
     depth: int = 3
-    discount: float = 0.99
-    tau: float = 0.005
     temperature: float = 1 / 3
     """The higher, the less the agent prefers better actions."""
 
