@@ -121,11 +121,9 @@ class Split:
         """
         if not self.drawn:
             return 1.0
-        full = 1 / len(self.real) + 1 / len(self.synthetic)
-        parts = len(self.reference), len(self.held_out)
-        if self.order is not None:
-            parts = len(self.real) - _held_out_count(self.real), _held_out_count(self.real)
-        return min(1.0, math.sqrt(full / sum(1 / count for count in parts)))
+        full, held_out = 1 / len(self.real) + 1 / len(self.synthetic), _held_out_count(self.real)
+        parts = 1 / (len(self.real) - held_out) + 1 / (held_out or len(self.real))
+        return min(1.0, math.sqrt(full / parts))
 
 
 _REFERENCE, _HELD_OUT, _DROPPED = 0, 1, 2
