@@ -29,19 +29,21 @@ BLOCK_ROWS = 50_000
 _SEEDS = 2**32  # seeds of NumPy's global generator must be smaller
 _PACKED = 10  # number of rows that CTGAN's discriminator judges together
 
+_SPACE: dict[str, tuple[float, ...]] = {
+    "layers": (1, 2, 3, 4),
+    "width": (64, 128, 256, 512),
+    "batch_size": (250, 500, 1000),
+    "embedding": (32, 64, 128, 256),
+}
+"""The values of the options of both models in the paper's search."""
+
 
 @dataclass(frozen=True)
 class TvaeConfig:
     """Options of TVAE. The defaults are those of the package, with which the paper's search starts."""
 
     name: ClassVar[str] = "tvae"
-    space: ClassVar[dict[str, tuple[float, ...]]] = {
-        "layers": (1, 2, 3, 4),
-        "width": (64, 128, 256, 512),
-        "batch_size": (250, 500, 1000),
-        "embedding": (32, 64, 128, 256),
-        "loss_factor": (0.02, 0.2, 2.0, 20.0),
-    }
+    space: ClassVar[dict[str, tuple[float, ...]]] = {**_SPACE, "loss_factor": (0.02, 0.2, 2.0, 20.0)}
     """The values of each option in the paper's search."""
 
     layers: int = 2
@@ -73,13 +75,7 @@ class CtganConfig:
     """Options of CTGAN. The defaults are those of the package, with which the paper's search starts."""
 
     name: ClassVar[str] = "ctgan"
-    space: ClassVar[dict[str, tuple[float, ...]]] = {
-        "layers": (1, 2, 3, 4),
-        "width": (64, 128, 256, 512),
-        "batch_size": (250, 500, 1000),
-        "embedding": (32, 64, 128, 256),
-        "discriminator_steps": (1, 2),
-    }
+    space: ClassVar[dict[str, tuple[float, ...]]] = {**_SPACE, "discriminator_steps": (1, 2)}
     """The values of each option in the paper's search."""
 
     layers: int = 2
