@@ -213,9 +213,8 @@ def evaluate(
     known = {} if book is None else {place: one for place, one in book.played.items() if place.episode < episodes}
     new = play(policy, env_id, seeds, episodes=episodes, done=known.keys(), **how)
     for place, played in chain(known.items(), new):
-        lengths[place] = played.length
         if played.total is not None:
-            returns[place] = played.total
+            returns[place], lengths[place] = played.total, played.length
         if book is not None and place not in known:
             book.add(place, played)
         if phase is not None:

@@ -112,6 +112,14 @@ def test_a_policy_that_has_diverged(episodes, policy):
     assert found[Place(1, 0)] == episodes(policy, episodes=1)[Place(1, 0)]
 
 
+def test_an_episode_of_a_policy_that_has_diverged_has_no_length(policy, monkeypatch):
+    episodes = {Place(0, 0): Played(None, 3), Place(0, 1): Played(5.0, 7)}
+    monkeypatch.setattr(evaluation, "play", lambda *given, **how: episodes.items())
+    found = evaluation.evaluate(policy, ENV_ID, [0], 2)
+    assert found.lengths.tolist() == [[0, 7]]
+    np.testing.assert_array_equal(found.returns, [[np.nan, 5.0]])
+
+
 def test_episodes_in_a_world_that_is_drawn(policy, monkeypatch):
     why = obstacle(ENV_ID)
     if why is not None:
