@@ -39,8 +39,8 @@ The number is large because a discrete state is one number in the file, but beco
 
 def read(source: str | os.PathLike[str]) -> Transitions:
     _minari("reading a Minari data set")
-    folder = _data_folder(source)
-    with reading(source, "a Minari data set"), _quietly():
+    folder = _folder_to_read(source)
+    with reading(source, "a Minari data set"), quietly():
         dataset = Stored(folder)
         fields = _fields(dataset)
         known = metadata.load(dataset.about.get(metadata.KEY))
@@ -254,7 +254,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     folder, dataset_id = place_to_write(target)
     stream = Stream(rows)
     stream.first.refuse_extra("a Minari data set")
-    with replacing(folder) as path, _quietly():
+    with replacing(folder) as path, quietly():
         path.mkdir()
         _write_data(path.absolute() / "data", dataset_id, stream)  # Minari cannot handle relative paths
     _register_namespace(dataset_id)
@@ -331,17 +331,24 @@ def folder_in(path: Path) -> Path | None:
 
 def folder_of(dataset_id: str) -> Path | None:
     """Return the folder with the `metadata.json` of an installed data set, or None if it is not installed."""
+    _minari("reading a Minari data set")
     from minari.storage import get_dataset_path
 
     return folder_in(Path(get_dataset_path(dataset_id)))
 
 
-def _data_folder(source: str | os.PathLike[str]) -> Path:
-    """Return the folder with the `metadata.json` of a path or an installed id, or raise an error."""
+def data_folder(source: str | os.PathLike[str]) -> Path | None:
+    """Return the folder with the `metadata.json` of a path or an installed id, or None if there is no data set."""
     path = Path(source).expanduser()
-    found = folder_in(path) if path.exists() else folder_of(os.fspath(source))
+    return folder_in(path) if path.exists() else folder_of(os.fspath(source))
+
+
+def _folder_to_read(source: str | os.PathLike[str]) -> Path:
+    """Return the folder with the `metadata.json` of a path or an installed id, or raise an error."""
+    found = data_folder(source)
     if found is not None:
         return found
+    path = Path(source).expanduser()
     if path.exists():
         raise FormatError(
             f"{path}: not a Minari data set: expected a folder with data/metadata.json and its episodes, "
@@ -392,7 +399,7 @@ def _register_namespace(dataset_id: str) -> None:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Suppress warnings of Minari and Gymnasium about old versions and missing authors, which a reader cannot fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from synther.durable import writing_to
 from synther.errors import ConfigError, DataError, FormatError
+from synther.formats.minari import data_folder
 from synther.formats.reading import reading
 from synther.pixels.formats import Block, Source, hdf5, minari, npz
 from synther.pixels.frames import Frames
@@ -82,7 +83,7 @@ def write(frames: Frames | Iterable[Frames], path: Place, about: hdf5.About | No
 def _sources(given: Place) -> list[Source]:
     """Return the sources in a file, a folder or a Minari data set."""
     path = Path(given).expanduser()
-    if path.is_dir() and minari.data_folder(path) is None:
+    if path.is_dir() and data_folder(path) is None:
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in (*hdf5.SUFFIXES, *npz.SUFFIXES))
         is_npz = {file.suffix.lower() in npz.SUFFIXES for file in files}
         if len(is_npz) != 1:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.errors import DataError, FormatError, MissingExtra
-from synther.formats.minari import Stored, folder_in
+from synther.errors import DataError, FormatError
+from synther.formats.minari import Stored, data_folder, quietly
 from synther.formats.reading import reading
 from synther.pixels.formats import Block, channels_first, frame_size
 from synther.schema import check_size
@@ -31,8 +29,7 @@ class Dataset:
         folder = data_folder(source)
         if folder is None:
             raise FormatError(f"{source}: not a folder, and no Minari data set of this id is installed")
-        with reading(source, "a Minari data set"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Minari warns about old versions and missing authors
+        with reading(source, "a Minari data set"), quietly():
             self._dataset = Stored(folder)
             self._entry, space = _picture(self._dataset.observation_space)
             self.size = frame_size((1, *space.shape), space.dtype, "an observation")
@@ -42,8 +39,7 @@ class Dataset:
 
     def blocks(self) -> Iterator[Block]:
         """Yield all records, one episode per block."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             for episode in self._dataset.recorded():
                 images = episode.observations if self._entry is None else episode.observations[self._entry]
                 steps = len(episode.rewards)
@@ -58,18 +54,6 @@ class Dataset:
                     _after_reset(1.0 - np.asarray(episode.terminations, np.float32), 1.0),
                     np.arange(steps + 1) == 0,
                 )
-
-
-def data_folder(source: str | os.PathLike[str]) -> Path | None:
-    """Return the folder with `metadata.json` of a data set, or None. `source` is a folder or the id of a data set."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        try:
-            from minari.storage import get_dataset_path
-        except ImportError:
-            raise MissingExtra("minari", "minari", "reading a Minari data set") from None
-        path = Path(get_dataset_path(os.fspath(source)))
-    return folder_in(path)
 
 
 def _picture(space: Any) -> tuple[str | None, Any]:
