@@ -101,6 +101,42 @@ class PixelAgentBase(Rounds):
             yield
 
 
+class PixelRound:
+    """Consecutive updates. Their random numbers and the indices of their decisions have fixed addresses.
+
+    Fixed addresses are needed to replay a captured round on a GPU.
+    """
+
+    def __init__(
+        self,
+        algorithm: PixelAlgorithm,
+        store: FrameStore,
+        seeds: Sequence[int],
+        batch: int,
+        dtype: torch.dtype,
+        *,
+        updates: int,
+    ) -> None:
+        self.algorithm, self.store, self.dtype, self.updates = algorithm, store, dtype, updates
+        self.losses = {name: torch.zeros(len(seeds), device=store.reward.device) for name in algorithm.losses}
+        self._drawn = RandomNumbers(seeds, updates, batch, algorithm, store.reward.device)
+
+    def fill(self, number: int) -> None:
+        """Draw the random numbers and decisions of round `number`."""
+        self._drawn.draw(number)
+        self._drawn.random.copy_(self.store.pick(self._drawn.random))
+
+    def run(self, first: int, last: int) -> None:
+        """Run the updates from `first` up to, but not including, `last`."""
+        for step in range(first, last):
+            noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
+            batch = self.store.batch(self._drawn.random[:, step], shift_offsets(noise.uniform), self.dtype)
+            losses = self.algorithm.update(batch, noise, step)
+            if step == last - 1:  # losses of earlier updates would be overwritten
+                for name, loss in losses.items():
+                    self.losses[name].copy_(loss)
+
+
 @contextmanager
 def convolving(precision: compute.Precision, device: torch.device) -> Iterator[None]:
     """Make convolutions deterministic inside the block, and allow tf32 if `precision` is not float32."""
@@ -119,7 +155,7 @@ PIXEL_ALGORITHMS: dict[str, tuple[type[PixelConfig], Callable[[Any, Shape, Frame
 }
 
 _ROUND_UPDATES = 10
-"""Number of updates in a round."""
+"""Number of updates in a round of offline training."""
 
 
 def algorithm_of(config: PixelConfig) -> str:
@@ -158,39 +194,9 @@ class PixelAgent(PixelAgentBase):
             store = FrameStore(frames, config.nstep, config.discount, device)
             shape = Shape(FEATURES, frames.action.shape[1], members, device)
             algorithm = PIXEL_ALGORITHMS[name][1](config, shape, store.frame)
-            one = _Round(algorithm, store, members, config.batch_size, compute.working_dtype(chosen))
+            dtype = compute.working_dtype(chosen)
+            one = PixelRound(algorithm, store, members, config.batch_size, dtype, updates=_ROUND_UPDATES)
             super().__init__(name, config, members, algorithm, store, one, chosen)
 
     def _learned_from(self) -> dict[str, Any]:
         return {"decisions": len(self.store), "rewards": self.store.earned}
-
-
-class _Round:
-    """Several consecutive updates. Their random numbers and the indices of their decisions have fixed addresses.
-
-    Fixed addresses are needed to replay a captured round on a GPU.
-    """
-
-    updates = _ROUND_UPDATES
-
-    def __init__(
-        self, algorithm: PixelAlgorithm, store: FrameStore, seeds: Sequence[int], batch: int, dtype: torch.dtype
-    ) -> None:
-        self.algorithm, self.store, self.dtype = algorithm, store, dtype
-        self.losses = {name: torch.zeros(len(seeds), device=store.reward.device) for name in algorithm.losses}
-        self._drawn = RandomNumbers(seeds, _ROUND_UPDATES, batch, algorithm, store.reward.device)
-
-    def fill(self, number: int) -> None:
-        """Draw the random numbers and decisions of round `number`."""
-        self._drawn.draw(number)
-        self._drawn.random.remainder_(len(self.store))
-
-    def run(self, first: int, last: int) -> None:
-        """Run the updates from `first` up to, but not including, `last`."""
-        for step in range(first, last):
-            noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
-            batch = self.store.batch(self._drawn.random[:, step], shift_offsets(noise.uniform), self.dtype)
-            losses = self.algorithm.update(batch, noise, step)
-            if step == last - 1:  # losses of earlier updates would be overwritten
-                for name, loss in losses.items():
-                    self.losses[name].copy_(loss)

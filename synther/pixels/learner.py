@@ -15,18 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from synther import compute
-from synther.agents.algorithm import Noise, Shape
+from synther.agents.algorithm import Shape
 from synther.agents.drq_bc import stddev
 from synther.agents.drq_v2 import DrQv2Config
-from synther.agents.rounds import RandomNumbers
 from synther.errors import ConfigError
 from synther.kernels.frames import frame_stacks
-from synther.pixels.agent import ADVICE, PixelAgentBase
+from synther.pixels.agent import ADVICE, PixelAgentBase, PixelRound
 from synther.pixels.drq_bc import PixelDrQv2
 from synther.pixels.encoder import FEATURES, Frame
 from synther.pixels.frames import STACK
 from synther.pixels.ring import FrameRing, Numbers
-from synther.pixels.store import PAD, shift_offsets
+from synther.pixels.store import PAD
 from synther.pixels.vector_env import Records
 
 _ACTING = 2  # random stream of actions; training uses the streams in agents/algorithm.py
@@ -67,7 +66,7 @@ class PixelLearner(PixelAgentBase):
             returns = config.nstep, config.discount
             ring = FrameRing(len(members), size, low, high, *returns, capacity=capacity, device=device)
             algorithm = PixelDrQv2(config, Shape(FEATURES, len(ring.low), members, device), ring.frame)
-            one = _Round(algorithm, ring, members, config.batch_size, dtype)
+            one = PixelRound(algorithm, ring, members, config.batch_size, dtype, updates=1)
             super().__init__("drq_v2", config, members, algorithm, ring, one, chosen)
             self._actor = _Actor(algorithm, ring, dtype)
         self._decisions = torch.zeros((), dtype=torch.int64)
@@ -139,32 +138,6 @@ class PixelLearner(PixelAgentBase):
 
     def _learned_from(self) -> dict[str, Any]:
         return {}  # after loading, frames are added again, and the new ring may have another capacity
-
-
-class _Round:
-    """One update. Its random numbers and the indices of its decisions have fixed addresses, see `agent._Round`."""
-
-    updates = 1
-
-    def __init__(
-        self, algorithm: PixelDrQv2, ring: FrameRing, seeds: Sequence[int], batch: int, dtype: torch.dtype
-    ) -> None:
-        self.algorithm, self.ring, self.dtype = algorithm, ring, dtype
-        self.losses = {name: torch.zeros(len(seeds), device=ring.device) for name in algorithm.losses}
-        self._drawn = RandomNumbers(seeds, 1, batch, algorithm, ring.device)
-
-    def fill(self, number: int) -> None:
-        """Draw the random numbers and decisions of round `number`."""
-        self._drawn.draw(number)
-        self._drawn.random.copy_(self.ring.pick(self._drawn.random))
-
-    def run(self, first: int, last: int) -> None:
-        """Run the update."""
-        drawn = self._drawn
-        noise = Noise(drawn.normal[:, 0], drawn.uniform[:, 0])
-        batch = self.ring.batch(drawn.random[:, 0], shift_offsets(noise.uniform), self.dtype)
-        for name, loss in self.algorithm.update(batch, noise, 0).items():
-            self.losses[name].copy_(loss)
 
 
 class _Actor:

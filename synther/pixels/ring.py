@@ -110,7 +110,6 @@ class FrameRing(FrameStore):
         return self._listed.gather(1, places).view_as(numbers)
 
     def pick(self, random: Tensor) -> Tensor:
-        """Convert large random integers (S, ...) to indices of uniformly drawn decisions."""
         if len(self) < 1:
             raise DataError(
                 f"there is nothing to learn from yet: no episode has {self._nstep} decisions; raise learning_starts"

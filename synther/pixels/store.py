@@ -68,6 +68,10 @@ class FrameStore:
         """Number of decisions."""
         return len(self.reward)
 
+    def pick(self, random: Tensor) -> Tensor:
+        """Convert large random integers (S, ...) to indices of uniformly drawn decisions."""
+        return random % len(self)
+
     def observations(self, picked: Tensor, offsets: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Return the observations (..., 3 C, H, W) in [-1/2, 1/2] of the decisions `picked` (...).
 
