@@ -20,7 +20,7 @@ from synther.agents import policy as files
 from synther.agents.algorithm import Noise, Shape
 from synther.agents.drq_bc import DrQBCConfig, HeadsConfig
 from synther.agents.noisy_bc import NoisyBCConfig
-from synther.agents.rounds import RandomNumbers, Round, Rounds
+from synther.agents.rounds import RandomNumbers, Rounds
 from synther.errors import ConfigError
 from synther.pixels.algorithm import PixelAlgorithm
 from synther.pixels.bc import PixelBC
@@ -46,9 +46,12 @@ class PixelAgentBase(Rounds):
         seeds: tuple[int, ...],
         algorithm: PixelAlgorithm,
         store: FrameStore,
-        one: Round,
         precision: compute.Precision,
+        *,
+        round_updates: int,
     ) -> None:
+        dtype = compute.working_dtype(precision)
+        one = _Round(algorithm, store, seeds, config.batch_size, dtype, round_updates)
         super().__init__(algorithm, one, store.images.device)
         self.name, self.config, self.seeds, self.store, self.precision = name, config, seeds, store, precision
 
@@ -101,7 +104,7 @@ class PixelAgentBase(Rounds):
             yield
 
 
-class PixelRound:
+class _Round:
     """Consecutive updates. Their random numbers and the indices of their decisions have fixed addresses.
 
     Fixed addresses are needed to replay a captured round on a GPU.
@@ -114,7 +117,6 @@ class PixelRound:
         seeds: Sequence[int],
         batch: int,
         dtype: torch.dtype,
-        *,
         updates: int,
     ) -> None:
         self.algorithm, self.store, self.dtype, self.updates = algorithm, store, dtype, updates
@@ -194,9 +196,7 @@ class PixelAgent(PixelAgentBase):
             store = FrameStore(frames, config.nstep, config.discount, device)
             shape = Shape(FEATURES, frames.action.shape[1], members, device)
             algorithm = PIXEL_ALGORITHMS[name][1](config, shape, store.frame)
-            dtype = compute.working_dtype(chosen)
-            one = PixelRound(algorithm, store, members, config.batch_size, dtype, updates=_ROUND_UPDATES)
-            super().__init__(name, config, members, algorithm, store, one, chosen)
+            super().__init__(name, config, members, algorithm, store, chosen, round_updates=_ROUND_UPDATES)
 
     def _learned_from(self) -> dict[str, Any]:
         return {"decisions": len(self.store), "rewards": self.store.earned}

@@ -20,7 +20,7 @@ from synther.agents.drq_bc import stddev
 from synther.agents.drq_v2 import DrQv2Config
 from synther.errors import ConfigError
 from synther.kernels.frames import frame_stacks
-from synther.pixels.agent import ADVICE, PixelAgentBase, PixelRound
+from synther.pixels.agent import ADVICE, PixelAgentBase
 from synther.pixels.drq_bc import PixelDrQv2
 from synther.pixels.encoder import FEATURES, Frame
 from synther.pixels.frames import STACK
@@ -61,14 +61,12 @@ class PixelLearner(PixelAgentBase):
             raise ConfigError("a learner needs at least one seed, got none")
         members, device = tuple(seeds), device or compute.pick_device()
         chosen = compute.pick_precision(precision, device)
-        dtype = compute.working_dtype(chosen)
         with compute.working_on(device, ADVICE):
             returns = config.nstep, config.discount
             ring = FrameRing(len(members), size, low, high, *returns, capacity=capacity, device=device)
             algorithm = PixelDrQv2(config, Shape(FEATURES, len(ring.low), members, device), ring.frame)
-            one = PixelRound(algorithm, ring, members, config.batch_size, dtype, updates=1)
-            super().__init__("drq_v2", config, members, algorithm, ring, one, chosen)
-            self._actor = _Actor(algorithm, ring, dtype)
+            super().__init__("drq_v2", config, members, algorithm, ring, chosen, round_updates=1)
+            self._actor = _Actor(algorithm, ring, compute.working_dtype(chosen))
         self._decisions = torch.zeros((), dtype=torch.int64)
 
     @property
