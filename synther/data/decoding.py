@@ -100,7 +100,9 @@ class Decoder:
         next_spheres = [
             sphere
             for sphere in layout.spheres
-            if not is_constant and sphere.columns not in turned and computed.isdisjoint(sphere.columns)
+            if not is_constant
+            and (sphere.columns not in turned or sphere.points)
+            and computed.isdisjoint(sphere.columns)
         ]
         self._next_projection = Projection(next_spheres, device)
         flagged = [number for part in self._parts for number in part.flag_places]

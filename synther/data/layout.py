@@ -30,7 +30,7 @@ from synther.data.formulas import Formula
 from synther.data.holding import Held
 from synther.data.identities import Identity
 from synther.data.inference import Integers
-from synther.data.kind import by_column
+from synther.data.kind import by_column, first_columns
 from synther.data.kinds import (
     Array,
     Binary,
@@ -192,6 +192,9 @@ class Layout:
                 observation = find_logarithmic(observation, steps, seen["observation"])
             observation = inference.one_sided(observation, seen["observation"])
             spheres = find_spheres(observation, sample["observation"], steps)
+            on_circles = {column for sphere in spheres if sphere.points for column in sphere.columns}
+            kinds_of = zip(first_columns(observation), observation, strict=True)
+            observation = tuple(Continuous() if column in on_circles else kind for column, kind in kinds_of)
         inference.warn_of_integers(observation, sample["observation"])
         extra = []
         for name, array in first.extra.items():

@@ -113,3 +113,47 @@ def test_episodes_may_begin_with_another_length():
     assert Layout.infer(episodes(0.05), spikes=True).spheres == (Sphere((0, 1, 2, 3), 1.0),)
     assert Layout.infer(episodes(0.3), spikes=True).spheres == ()
     assert Layout.infer(episodes(0.05, clipped=True), spikes=True).spheres == (), "for example, a limited speed"
+
+
+def clock(steps: int, digits: int | None = None) -> Transitions:
+    """Cosine and sine of the time of a day of so many steps, rounded to `digits`, beside a plain number."""
+    draw = np.random.default_rng(0)
+    moments = draw.integers(0, steps, 8 * ROWS)[:, None] + np.array([0, 1])
+    before, after = (np.stack([np.cos(turn), np.sin(turn)], 1) for turn in (2 * np.pi * moments / steps).T)
+    if digits is not None:
+        before, after = np.round(before, digits), np.round(after, digits)
+    number = draw.normal(size=(2, len(before), 1))
+    sides = (np.concatenate(side, 1).astype(np.float32) for side in ((before, number[0]), (after, number[1])))
+    here, there = sides
+    return Transitions(here, draw.uniform(-1, 1, (len(here), 1)), draw.normal(size=len(here)), there)
+
+
+@pytest.mark.parametrize(("steps", "digits"), [(288, None), (288, 3), (1_440, 2), (96, None)])
+def test_only_times_that_occur_are_generated(steps: int, digits: int | None):
+    real = clock(steps, digits)
+    found = prepare(real, "quantile", "onehot", True, residuals="bent")
+    (circle,) = found.layout.spheres
+    assert circle.columns == (0, 1)
+    assert through_json(found.layout) == found.layout
+    noise = np.random.default_rng(3).normal(size=found.matrix.shape)
+    made = Decoder(found.layout, found.scaler)(torch.from_numpy((found.matrix + 0.02 * noise).astype(np.float32))).rows
+    known = {tuple(pair) for side in (real.observation, real.next_observation) for pair in side[:, :2].tolist()}
+    for side in (made.observation, made.next_observation):
+        assert {*map(tuple, side[:, :2].tolist())} <= known
+    turned = np.arctan2(*made.next_observation[:, 1::-1].T) - np.arctan2(*made.observation[:, 1::-1].T)
+    off = np.abs((turned * steps / (2 * np.pi) - 1 + steps / 2) % steps - steps / 2)
+    assert np.quantile(off, 0.99) < (0.01 if digits is None else 5)
+    back = found.layout.unpack(found.layout.pack(real))
+    np.testing.assert_allclose(back.next_observation[:, :2], real.next_observation[:, :2], atol=1e-6)
+
+
+def test_times_of_few_values_stay_levels():
+    assert Layout.infer(clock(24), spikes=True).spheres == ()
+
+
+def test_points_that_cannot_be():
+    circle = Sphere((0, 1), 1.0, ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0)))
+    assert Sphere.from_json(circle.to_json(), 2) == circle
+    for damage in ({"points": [[0.0, 1.0], [1.0, 0.0]]}, {"columns": [0, 1, 2]}):
+        with pytest.raises(SyntherError):
+            Sphere.from_json(circle.to_json() | damage, 3)
