@@ -27,6 +27,7 @@ from torch import Tensor
 from synther.data.categories import OneHot
 from synther.data.formulas import DIGITS, Formula, Input, Term, as_fields, values_of
 from synther.data.identities import FIELDS
+from synther.data.kind import by_column
 from synther.data.lines import ROWS_PER_WEIGHT
 from synther.data.numbers import Continuous, Spiked
 from synther.data.transitions import PAIR, Transitions
@@ -101,21 +102,33 @@ def with_formula(layout: Layout, rows: Transitions) -> Layout:
     others = rows if ends is None else rows[goes_on]
     some = others.shuffled(_MOST_ROWS)
     std = float(some.reward.std(dtype=np.float64))
-    formula = _found(layout, some, some.reward.astype(np.float64), lines=True)
-    if formula is None:
-        return layout
+    reward, marks = some.reward.astype(np.float64), _marks(layout)
+    formula = _found(layout, some, reward, lines=True)
     if layout.at_end is not None:
         rows, ends = others, None
-    for written in formula.written(std):
-        price = _price(written, ends, std)
-        if all(_is_exact(written, price, chunk, std) for chunk in rows.chunks(_CHUNK)):
-            return replace(layout, reward=(Derived(),), formula=written, terminal_reward=price)
+    exact = _exact(layout, formula, rows, ends, std)
+    if exact is None and marks:
+        exact = _exact(layout, _found(layout, some, reward, marks, lines=True), rows, ends, std)
+    if exact is not None or formula is None:
+        return exact or layout
     price, off = _price(formula, ends, std), np.abs(_left(formula, some))
     follows = ends is None or np.abs(_left(formula, ends) - price).mean() <= off.max()
     is_enough = np.quantile(off, 0.999) <= EXACT * std if isinstance(kind, Spiked) else not formula.is_linear
     if not follows or not is_enough:
         return layout
     return replace(layout, reward=(Continuous(),), formula=formula, terminal_reward=price)
+
+
+def _exact(
+    layout: Layout, formula: Formula | None, rows: Transitions, ends: Transitions | None, std: float
+) -> Layout | None:
+    """Return the layout without a reward column if the formula, with weights of few digits if possible, is exact in all
+    rows. Else return None."""
+    for written in formula.written(std) if formula is not None else ():
+        price = _price(written, ends, std)
+        if all(_is_exact(written, price, chunk, std) for chunk in rows.chunks(_CHUNK)):
+            return replace(layout, reward=(Derived(),), formula=written, terminal_reward=price)
+    return None
 
 
 def _left(formula: Formula, rows: Transitions) -> NDArray[np.float64]:
@@ -135,20 +148,25 @@ def _is_exact(formula: Formula, price: float, rows: Transitions, std: float) -> 
     return bool((off <= ALL_OFF * std + np.spacing(np.abs(rows.reward))).all())
 
 
-def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, lines: bool = False) -> Formula | None:
+def _found(
+    layout: Layout, rows: Transitions, reward: NDArray[np.float64], marks: Sequence[Input] = (), *, lines: bool = False
+) -> Formula | None:
     """Search a formula for the `reward` (N,) of some rows. Returns None if none is good enough.
 
-    It is fitted to every second row and judged by the others. With `lines` it may be linear.
+    It is fitted to every second row and judged by the others. `marks` are inputs that only linear terms are made of.
+    With `lines` the formula may be linear.
     """
     std, fields = float(reward.std()), as_fields(rows.arrays())
-    inputs = _inputs(layout, fields)
+    inputs = [*_inputs(layout, fields), *marks]
     few = len(rows) < 2 * ROWS_PER_WEIGHT * (len(inputs) + _MOST_TERMS)
     if not std > 0 or few or not 0 < len(inputs) <= _WIDEST:
         return None
     raw = torch.stack([one(fields) for one in inputs])
     places = {one: place for place, one in enumerate(inputs)}
     last = {
-        replace(one, field="next_observation"): place for one, place in places.items() if one.field == "observation"
+        replace(one, field="next_observation"): place
+        for one, place in places.items()
+        if one.field == "observation" and one.value is None
     }
     paired = [last.get(one, place) for place, one in enumerate(inputs)]
     mean = raw.mean(1)[paired].tolist()  # observation and next observation share one mean: it cancels in differences
@@ -156,7 +174,7 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     # Linear terms: a next observation enters as its change, because it is nearly equal to the observation. The most
     # frequent value of a discrete action gets no term, so the weights of the others are relative to it.
     usual = {}
-    for place in sorted(range(len(inputs)), key=lambda place: float(raw[place].mean())):
+    for place in sorted(range(len(inputs) - len(marks)), key=lambda place: float(raw[place].mean())):
         if inputs[place].value is not None:
             usual[inputs[place].column] = place
     line = [
@@ -182,17 +200,18 @@ def _found(layout: Layout, rows: Transitions, reward: NDArray[np.float64], *, li
     else:
         some = slice(None, None, -(-raw.shape[1] // _TRIED))
         sample = _Sample(raw[:, some].contiguous(), mean, by_line.residual[some], by_line.table.values[:, some])
-        groups = _of_groups(layout, inputs)
-        chosen, fit = _searched(layout, inputs, sample, fitted, groups)
+        plain = inputs[: len(inputs) - len(marks)]
+        groups = _of_groups(layout, plain)
+        chosen, fit = _searched(layout, plain, sample, fitted, groups)
         if groups and not fit.left <= LEAVES * by_line.left:
-            chosen, fit = _searched(layout, inputs, sample, fitted, set())
+            chosen, fit = _searched(layout, plain, sample, fitted, set())
     if not is_line and not fit.left <= LEAVES * by_line.left:
         return None
     terms = [*line, *chosen]
     zero = [0.0] * len(mean)
-    plain = _Fit(_Table(terms, values_of(terms, raw, zero, raw.dtype), y)).pruned()
-    if plain.left <= max(1.1 * fit.left, _NO_MORE):  # a formula without means is easier to read
-        fit, mean = plain, zero
+    about_zero = _Fit(_Table(terms, values_of(terms, raw, zero, raw.dtype), y)).pruned()
+    if about_zero.left <= max(1.1 * fit.left, _NO_MORE):  # a formula without means is easier to read
+        fit, mean = about_zero, zero
     formula = Formula(
         tuple(inputs), tuple(mean), tuple(fit.terms), tuple((fit.weights * std).tolist()), fit.level * std
     )
@@ -231,6 +250,18 @@ def _searched(
     return chosen, fit
 
 
+def _marks(layout: Layout) -> list[Input]:
+    """Return inputs that are 1 where a column has one of its special values, such as an order of 0. Nothing ordered may
+    save a fixed cost."""
+    found = []
+    for place in layout.places:
+        side = place.field if place.field == "action" else PAIR[0]
+        kind = by_column(getattr(layout, side)).get(place.source.start) if place.field in FIELDS else None
+        spikes = kind.spikes if isinstance(kind, Spiked) else ()
+        found += [Input(place.field, place.source.start, spike) for spike in spikes]
+    return found
+
+
 def _independent(values: Tensor, order: Tensor) -> list[int]:
     """Return the places of the terms that vary, and are no weighted sum of terms that come earlier in this order.
 
@@ -259,6 +290,10 @@ def _is_steady(formula: Formula, fields: Mapping[str, Tensor], std: float) -> bo
     action = moved(fields["action"]) if "action" in plain else fields["action"]
     off = {"observation": moved(here), "action": action}
     off["next_observation"] = off["observation"] + moved(there - here)
+    for one in formula.inputs:
+        if one.value is not None:  # special values of generated columns are exact
+            values = fields[one.field][:, one.column]
+            off[one.field][:, one.column].masked_fill_(values == one.value, one.value)
     return float((formula(off) - formula(fields)).std()) <= _STEADY * std
 
 

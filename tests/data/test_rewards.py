@@ -119,6 +119,25 @@ def test_a_linear_reward_fits_the_limits_of_a_queue(residuals):
     np.testing.assert_allclose(made.reward, -0.1 * made.next_observation[:, 0] - made.action, atol=1e-6)
 
 
+def test_a_fixed_cost_of_what_is_often_zero_is_computed():
+    """Each order costs 4 beside its price, and an empty stock costs 3."""
+    draw = np.random.default_rng(6)
+    stock, demand = draw.uniform(0, 40, (ROWS, 1)), draw.gamma(4, 3, (ROWS, 1))
+    order = np.where(draw.random((ROWS, 1)) < 0.3, 0, draw.uniform(1, 20, (ROWS, 1)))
+    stock, order, demand = (each.astype(np.float32) for each in (stock, order, demand))
+    left = np.maximum(stock + order - demand, 0)
+    paid = 5 * (stock + order - left) - 2 * order - 0.5 * left - 4 * (order > 0) - 3 * (left == 0)
+    real = Transitions(np.c_[stock, demand[::-1]], order, paid[:, 0], np.c_[left, demand], np.zeros(ROWS, bool))
+    found = prepared(real, "bent")
+    assert isinstance(found.layout.reward[0], Derived)
+    made = decoded(found, found.matrix + 0.3 * np.random.default_rng(7).normal(size=found.matrix.shape))
+    left, sold = made.next_observation[:, 0], made.observation[:, 0] + made.action[:, 0] - made.next_observation[:, 0]
+    expected = 5 * sold - 2 * made.action[:, 0] - 0.5 * left - 4 * (made.action[:, 0] > 0) - 3 * (left == 0)
+    assert 0.2 < (made.action == 0).mean() < 0.4
+    np.testing.assert_allclose(made.reward, expected, atol=2e-3)
+    assert through_json(found.layout) == found.layout
+
+
 @pytest.mark.parametrize("law", [squares, lambda s, a, t: np.maximum(a[:, 0], 0) * s[:, 0] + a[:, 1] * s[:, 0]])
 def test_a_formula_is_exact_beside_what_terminals_cost(law):
     """Terminals are few, and what they cost is not far from other rewards."""
