@@ -9,6 +9,9 @@ This is the tobit model (Tobin 1958). The regression is found by iteration: numb
 regression, and the next regression is fitted to them. A column is modelled in this way only if its regression predicts
 well which rows are at an end. For example, a speed that is 0 after a collision is not clipped, and keeps 0 as a spike.
 
+The change of a column may be clipped instead, such as the power of a plant that follows its target by at most 10 % in a
+step. The matrix then holds the number that would follow without this limit.
+
 NOTE[paper]: the reference generates the clipped number.
 """
 
@@ -20,11 +23,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lattices import unclipped
 from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
-from synther.data.numbers import Bounded, Spiked
+from synther.data.numbers import Bounded, Continuous, Spiked
+from synther.data.transitions import PAIR
 from synther.errors import FormatError
 from synther.schema import checked, finite
 
@@ -39,6 +44,8 @@ _NEAR = 0.1  # maximum std of the residuals, in stds of the column
 _MOST_OPEN = 0.25  # maximum share of the entropy of "is at this end" that the regression may leave open
 _STRAYS = 0.01  # maximum share of the rows at an end that the first regression may predict too far inside the range
 _SURE = 1e-3  # smallest probability that a prediction may have
+_ALIKE = 1e-4  # a change this near to an end of its range, in stds, is at the end, because numbers are rounded
+_FEWEST = 0.01  # minimum share of the changes that are at an end
 _EXACT = 1e-5  # an exact regression has residuals below this, in stds of the column
 _DRAWING = 11  # seed of the draws
 
@@ -58,14 +65,19 @@ class Clip:
     """Quantiles of the residuals, at equally spaced levels from 0 to 1."""
     spread: float
     """Std of the column."""
+    of_change: bool = False
+    """Whether the column's change is clipped, so that ends, regression and std are those of the change."""
 
-    def unclipped(self, given: Matrix, values: Matrix, draw: np.random.Generator) -> Matrix:
+    def unclipped(self, given: Matrix, before: Matrix, values: Matrix, draw: np.random.Generator) -> Matrix:
         """Draw the numbers (N,) that `values` (N,) may have been before clipping.
 
-        `given` (N, G) are the regressors.
+        `given` (N, G) are the regressors, and `before` (N,) the values of the column in the observation.
         """
         line = predicted(given, self.weights, self.level)
-        return unclipped(values, line, self.ends, np.array(self.off), draw)
+        if self.of_change:
+            values = _at_ends(values - before, self.ends, self.spread)
+        full = unclipped(values, line, self.ends, np.array(self.off), draw)
+        return before + full if self.of_change else full
 
     @property
     def is_exact(self) -> bool:
@@ -74,7 +86,7 @@ class Clip:
         return float(high - low) <= _EXACT * self.spread
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "of_change" or value}
 
     @classmethod
     def from_json(cls, entry: Any, kinds: Mapping[str, Sequence[Kind]]) -> Clip:
@@ -84,7 +96,8 @@ class Clip:
         given = [kind for field in ("observation", "action") for kind in kinds[field]]
         width = sum(kind.matrix_width + 2 * bool(kind.circle) for kind in given)
         after = by_column(kinds["next_observation"])
-        if len(found.weights) != width or not isinstance(after.get(found.column), Bounded) or len(found.off) < 2:
+        possible = (Bounded, Continuous) if found.of_change else Bounded
+        if len(found.weights) != width or not isinstance(after.get(found.column), possible) or len(found.off) < 2:
             raise FormatError(
                 f"layout.clips: expected a bounded column of the next observation, {width} weights (one for each "
                 "matrix column of observation and action, and two for each circular one) and at least 2 quantiles, "
@@ -107,7 +120,8 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
         for column, kind in after.items()
         if isinstance(kind, Spiked) and len(kind.inner) < len(kind.spikes) and kind.shared in (None, *kind.inner)
     }
-    if not candidates:
+    limited = _limited(layout, rows)
+    if not candidates and not limited:
         return layout
     most = min(_MOST_ROWS, max(_MOST_NUMBERS // max(len(layout.given_columns), 1), 1))
     some = rows.shuffled(most)
@@ -123,7 +137,60 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
         if clip is not None and isinstance(kind, Spiked) and (clip.is_exact or not kind.inner):
             after[column] = Bounded(kind.low, kind.high)
             clips.append(clip)
+    for column, ends in limited.items():
+        changes = _change(some, column)
+        if _follows(changes, np.c_[given, np.delete(some.next_observation, column, axis=1)]):
+            continue
+        clip = _clip(column, ends, lines, units, _at_ends(changes, ends, float(changes.std())))
+        clips += [replace(clip, of_change=True)] if clip is not None else []
     return replace(layout, next_observation=tuple(after.values()), clips=tuple(clips))
+
+
+def _limited(layout: Layout, rows: Transitions) -> dict[int, tuple[float | None, float | None]]:
+    """Return the columns whose changes are often at the lower or the upper end of their range, and these ends."""
+    elsewhere = {column for sphere in layout.spheres for column in sphere.columns} | {one.column for one in layout.held}
+    found = dict[int, tuple[float | None, float | None]]()
+    for column, kind in by_column(layout.next_observation).items():
+        if not isinstance(kind, (Continuous, Bounded)) or column in elsewhere:
+            continue
+        changes = _change(rows, column)
+        low, high, std = changes.min(), changes.max(), changes.std()
+        is_at = [(np.abs(changes - end) <= _ALIKE * std).mean() >= _FEWEST for end in (low, high)]
+        if low < high and any(is_at):
+            found[column] = (float(low) if is_at[0] else None), (float(high) if is_at[1] else None)
+    return found
+
+
+def _change(rows: Transitions, column: int) -> Matrix:
+    """Return by how much a column of the observation changes in each row. (N,)"""
+    return np.subtract(rows.next_observation[:, column], rows.observation[:, column], dtype=np.float64)
+
+
+def _follows(changes: Matrix, others: Matrix) -> bool:
+    """Return whether changes (N,) are a linear function of these columns (N, G), such as that of a place of the next
+    speed. Then they are as exact as these columns, which may be clipped themselves."""
+    units = Units.of(others.astype(np.float64))
+    if units is None:
+        return True
+    lines = Straight((others - units.mean) / units.std)
+    return bool(np.std(changes - lines(*lines.fit(changes))) <= _ALIKE * changes.std())
+
+
+def _at_ends(changes: Matrix, ends: tuple[float | None, float | None], std: float) -> Matrix:
+    """Return the changes (N,), of which those near an end are at the end."""
+    for end in ends:
+        if end is not None:
+            changes = np.where(np.abs(changes - end) <= _ALIKE * std, end, changes)
+    return changes
+
+
+def put_limited(clips: Sequence[Clip], fields: Mapping[str, Tensor]) -> None:
+    """Clip the changes of columns, in place."""
+    for clip in clips:
+        if clip.of_change:
+            before, after = (fields[field][:, clip.column] for field in PAIR)
+            low, high = (None if end is None else before + end for end in clip.ends)
+            after.clamp_(low, high)
 
 
 def _clip(

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.clipping import put_limited
 from synther.data.flags import Flags
 from synther.data.following import classes_of
 from synther.data.holding import put_held
@@ -158,6 +159,7 @@ class Decoder:
         self._projection.put(fields["observation"])
         put_turned(self.layout.turns, fields)
         put_held(self.layout.held, fields)
+        put_limited(self.layout.clips, fields)
         self._next_projection.put(fields["next_observation"])
         for identity in self.layout.identities:
             identity.put(fields)

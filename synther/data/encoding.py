@@ -67,7 +67,7 @@ class Encoder:
         if layout.held and sources.keys() >= {*PAIR}:
             put_changes(layout, matrix, sources)
         if layout.clips and sources.keys() >= {*PAIR, "action"}:
-            self._unclip(matrix)
+            self._unclip(matrix, sources["observation"])
         if layout.sparse is not None and sources.keys() >= {*ROW_FIELDS}:
             layout.sparse.put_amounts(layout, matrix, sources["reward"][:, 0], sources["terminal"][:, 0])
         for column in layout.columns_of("reward"):  # no column if a formula gives the exact reward
@@ -116,10 +116,11 @@ class Encoder:
                 f"expected {place.kind.expected}"
             )
 
-    def _unclip(self, matrix: Matrix) -> None:
+    def _unclip(self, matrix: Matrix, observation: Array) -> None:
         """Replace clipped next observations by values that they may have had before clipping."""
         layout = self._layout
         given, draw = layout.regressors(matrix), drawing()
         for clip in layout.clips:
             column = layout.next_columns[clip.column]
-            matrix[:, column] = clip.unclipped(given, matrix[:, column], draw)
+            before = observation[:, clip.column].astype(np.float64)
+            matrix[:, column] = clip.unclipped(given, before, matrix[:, column], draw)

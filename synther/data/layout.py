@@ -138,7 +138,8 @@ class Layout:
     at_end: EndRewards | None = None
     """Rewards of terminal rows, if they are one of a few numbers. The matrix holds ordinary rewards in their place."""
     clips: tuple[Clip, ...] = ()
-    """Columns of the next observation that are clipped. The matrix holds their values before clipping."""
+    """Columns of the next observation that are clipped, or whose changes are. The matrix holds their values before
+    clipping."""
     decided: tuple[Flag, ...] = ()
     """Columns with two values that a tree sets when rows are decoded."""
     identities: tuple[Identity, ...] = ()
@@ -428,7 +429,8 @@ class Layout:
         spiked = [(place.matrix.start, place.kind) for place in self.places if isinstance(place.kind, kinds.Spiked)]
         ends = {column: (kind.low, kind.high) for column, kind in spiked if len(kind.inner) < len(kind.spikes)}
         after: Any = by_column(self.next_observation)
-        return ends | {self.next_columns[clip.column]: after[clip.column].bounds for clip in self.clips}
+        clips = (clip for clip in self.clips if not clip.of_change)
+        return ends | {self.next_columns[clip.column]: after[clip.column].bounds for clip in clips}
 
     @cached_property
     def table_places(self) -> tuple[int, ...]:

@@ -100,3 +100,44 @@ def test_files_with_a_wrong_clip_are_refused(change):
     told["clips"][0] |= change
     with pytest.raises(SyntherError, match=r"layout\.clips"):
         layout_json.from_json(json.loads(json.dumps(told)))
+
+
+def ramp(noise: float = 0.0) -> Transitions:
+    """A plant follows its target by at most 0.1 in a step, and another one downwards by at most 0.3."""
+    draw = np.random.default_rng(0)
+    power, target = draw.uniform(0.2, 1, (2, ROWS, 2)).astype(np.float32)
+    wanted = target + noise * draw.normal(size=power.shape) - power
+    after = power + np.c_[wanted[:, 0].clip(-0.1, 0.1), wanted[:, 1].clip(-0.3)]
+    return Transitions(power, target, power[:, 0], after.astype(np.float32), np.zeros(ROWS, bool))
+
+
+def test_a_change_that_is_clipped_is_exact_at_whatever_observation_and_action():
+    real = ramp()
+    found = prepared(real, "bent")
+    assert [(clip.of_change, clip.ends[1]) for clip in found.layout.clips] == [(True, pytest.approx(0.1)), (True, None)]
+    assert through_json(found.layout) == found.layout
+    back = decoded(found, found.matrix)
+    np.testing.assert_allclose(back.next_observation, real.next_observation, atol=5e-5)
+    moved = found.matrix.copy()
+    given = found.layout.given_columns
+    moved[:, given] += 0.5 * np.random.default_rng(3).normal(size=(ROWS, len(given)))
+    made = decoded(found, moved)
+    wanted = made.action - made.observation
+    expected = made.observation + np.c_[wanted[:, 0].clip(-0.1, 0.1), wanted[:, 1].clip(-0.3)]
+    np.testing.assert_allclose(made.next_observation, expected, atol=1e-3)
+    assert np.abs(made.observation - real.observation).max() > 0.3
+
+
+def test_noise_of_a_clipped_change_is_as_wide_beyond_the_ends_as_inside():
+    real = ramp(0.005)
+    found = prepared(real)
+    first = found.layout.pack(real)[:, found.layout.names.index("next_observation[0]")]
+    assert (first - real.action[:, 0]).std() == pytest.approx(0.005, rel=0.1)
+
+
+def test_a_place_that_follows_from_a_clipped_speed_is_left_alone():
+    draw = np.random.default_rng(0)
+    here, push = draw.uniform(-1, 1, (ROWS, 2)), draw.uniform(-1, 1, (ROWS, 1))
+    speed = (here[:, 1] + push[:, 0]).clip(-1, 1)
+    there = np.c_[here[:, 0] + 0.1 * speed, speed]
+    assert [clip.column for clip in prepared(Transitions(here, push, speed, there)).layout.clips] == [1]
