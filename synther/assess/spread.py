@@ -97,7 +97,10 @@ def figures(features: Features, lesson: Lesson, parts: Parts, options: FitOption
     classified = submit(information, *_groups(features, parts, (real, synthetic, held_out)), seed=seed, device=device)
     around_own_mean = model.standardised(parts.synthetic, lesson.synthetic)[:, noisy]
     names = [name for name, random in zip(_outcome_names(parts.real), noisy, strict=True) if random]
-    ratio, error = spread_ratio(real, around_own_mean, parts.episodes, parts.synthetic_episodes)
+    known = parts.episodes, parts.synthetic_episodes
+    ratio, error = spread_ratio(real, around_own_mean, *known)
+    around_real_mean, _ = spread_ratio(real, synthetic, *known)
+    ratio = not_wider(ratio, around_real_mean)
     at = furthest(ratio, error)
     ratio_real, error_real = spread_ratio(real, held_out)
     at_real = furthest(ratio_real, error_real)
@@ -230,6 +233,15 @@ def spread_ratio(
         for part, own, mean in zip(squares, (episodes, other_episodes), means, strict=True)
     ]
     return np.sqrt(means[1] / means[0]), np.hypot(*errors) / 2
+
+
+def not_wider(ratio: Array, around_real_mean: Array) -> Array:
+    """Return the `ratio` (D,) of residuals around own means, but no more than that of residuals around the real mean.
+
+    Where an outcome is hardly random, such as a number of lives far from any danger, the unit is as small as the errors
+    of the networks of real rows. Networks of other rows err in other places, and their residuals look wide.
+    """
+    return np.where(ratio > 1, np.clip(around_real_mean, 1, ratio), ratio)
 
 
 def furthest(ratio: Array, error: Array) -> int:

@@ -16,7 +16,17 @@ from synther.assess.features import Features
 from synther.assess.figure import Figure
 from synther.assess.judge import assess
 from synther.assess.metrics import measure
-from synther.assess.spread import BANDS, FitOptions, Parts, figures, furthest, information, inside, spread_ratio
+from synther.assess.spread import (
+    BANDS,
+    FitOptions,
+    Parts,
+    figures,
+    furthest,
+    information,
+    inside,
+    not_wider,
+    spread_ratio,
+)
 from synther.assess.verdict import LIMITS, votes
 from synther.data.transitions import Transitions
 from synther.formats import shipped
@@ -83,6 +93,11 @@ class TestRatio:
         np.testing.assert_allclose(ratio, [0.5, 1.0, 2.0], rtol=0.03)
         np.testing.assert_allclose(error, np.sqrt(1 / 40_000 + 1 / 10_000), rtol=0.1)
         assert furthest(np.array([0.9, 1.3, 0.75]), np.array([0.0, 0.0, 0.2])) == 1
+
+    def test_outcomes_are_not_wider_than_around_the_real_mean(self) -> None:
+        """A generator with another mean is no wider, nor is one whose networks err where nothing is random."""
+        own, around_real = np.array([0.8, 0.8, 1.3, 1.3, 1.4]), np.array([0.7, 1.2, 1.5, 1.2, 0.9])
+        assert not_wider(own, around_real).tolist() == [0.8, 0.8, 1.3, 1.2, 1.0]
 
     def test_is_less_certain_where_episodes_differ(self) -> None:
         """In one column all rows are independent, in the other one the noise of an episode is large or small."""
