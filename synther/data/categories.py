@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.codes import CODINGS, Coding, code_width, decode_index, encode_index
+from synther.codes import CODINGS, Coding, code_width, decode_index, encode_index
 from synther.data.kind import Array, Kind, Matrix
 from synther.data.values import nearest
 from synther.errors import DataError

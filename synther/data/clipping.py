@@ -27,7 +27,7 @@ from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix, by_column
 from synther.data.lattices import unclipped
-from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, predicted
+from synther.data.lines import ROWS_PER_WEIGHT, Straight, Units, is_linear, predicted
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.transitions import PAIR
 from synther.errors import FormatError
@@ -139,7 +139,8 @@ def with_clips(layout: Layout, rows: Transitions) -> Layout:
             clips.append(clip)
     for column, ends in limited.items():
         changes = _change(some, column)
-        if _follows(changes, np.c_[given, np.delete(some.next_observation, column, axis=1)]):
+        # A place follows from the next speed, which may be clipped itself.
+        if is_linear(changes, np.c_[given, np.delete(some.next_observation, column, axis=1)], _ALIKE):
             continue
         clip = _clip(column, ends, lines, units, _at_ends(changes, ends, float(changes.std())))
         clips += [replace(clip, of_change=True)] if clip is not None else []
@@ -164,16 +165,6 @@ def _limited(layout: Layout, rows: Transitions) -> dict[int, tuple[float | None,
 def _change(rows: Transitions, column: int) -> Matrix:
     """Return by how much a column of the observation changes in each row. (N,)"""
     return np.subtract(rows.next_observation[:, column], rows.observation[:, column], dtype=np.float64)
-
-
-def _follows(changes: Matrix, others: Matrix) -> bool:
-    """Return whether changes (N,) are a linear function of these columns (N, G), such as that of a place of the next
-    speed. Then they are as exact as these columns, which may be clipped themselves."""
-    units = Units.of(others.astype(np.float64))
-    if units is None:
-        return True
-    lines = Straight((others - units.mean) / units.std)
-    return bool(np.std(changes - lines(*lines.fit(changes))) <= _ALIKE * changes.std())
 
 
 def _at_ends(changes: Matrix, ends: tuple[float | None, float | None], std: float) -> Matrix:

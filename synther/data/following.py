@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from synther.data.codes import encode_index
+from synther.codes import encode_index
 from synther.data.kinds import Array, Binary, Categorical, Codebook, Kind, Levels, OneHot
 from synther.errors import FormatError
 from synther.schema import checked

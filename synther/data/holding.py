@@ -32,7 +32,7 @@ from torch import Tensor
 
 from synther.data.categories import Drawn
 from synther.data.kind import Array, Kind, Matrix, by_column
-from synther.data.lines import ROWS_PER_WEIGHT, Line, Straight, Units
+from synther.data.lines import Line, is_linear
 from synther.data.numbers import Bounded, Continuous, Spiked
 from synther.data.spikes import FEWEST_IN_A_SPIKE, SPIKE_GAP
 from synther.data.transitions import PAIR, Transitions
@@ -249,12 +249,7 @@ class _Sample(NamedTuple):
         For example, a place follows from the next speed, which is 0 where the place stays. A drawn change would hide
         this. The height of a body may follow from the last speed. Then it needs no flag.
         """
-        change, x = self.changes(one), self.matrix[:, columns]
-        units = Units.of(x)
-        if units is None or len(change) < ROWS_PER_WEIGHT * (len(columns) + 1):
-            return False
-        lines = Straight((x - units.mean) / units.std)
-        return bool(np.std(change - lines(*lines.fit(change))) < left * change.std())
+        return is_linear(self.changes(one), self.matrix[:, columns], left)
 
 
 class _Steps(NamedTuple):

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.codes import Coding
 from synther.data import kinds, spaces
-from synther.data.codes import Coding
 from synther.data.kind import first_columns
 from synther.data.kinds import Kind
 from synther.data.moments import RowSample

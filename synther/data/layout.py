@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from synther.codes import CODINGS, Coding
 from synther.data import inference, kinds
 from synther.data.clipping import Clip
-from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
 from synther.data.encoding import Encoder

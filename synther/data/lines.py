@@ -83,6 +83,15 @@ class Straight:
         return product(self._x, np.append(slopes, level)[:, None])[:, 0]
 
 
+def is_linear(y: Matrix, x: Matrix, left: float) -> bool:
+    """Return whether `y` (N,) is a linear function of the columns of `x` (N, G), up to the share `left` of its std."""
+    units = Units.of(x)
+    if units is None or len(y) < ROWS_PER_WEIGHT * (x.shape[1] + 1):
+        return False
+    lines = Straight((x - units.mean) / units.std)
+    return bool(np.std(y - lines(*lines.fit(y))) < left * y.std())
+
+
 def _factored(squares: Matrix, count: int) -> tuple[Tensor, Tensor]:
     """Return the LU factorisation of the mean moments of `count` rows, with a ridge for all inputs but the constant."""
     ridge = np.append(np.full(len(squares) - 1, _RIDGE), 0.0)

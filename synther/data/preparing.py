@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.codes import Coding
 from synther.compute import in_turn
 from synther.cores import cores
 from synther.data.categories import Codebook
 from synther.data.checks import check_rows
 from synther.data.clipping import with_clips
-from synther.data.codes import Coding
 from synther.data.end_rewards import EndRewards
 from synther.data.flags import with_flags
 from synther.data.grouping import Grouping

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from synther import row_table
+from synther.codes import code_width, decode_index, encode_index
 from synther.data import inference, kinds, spaces
-from synther.data.codes import code_width, decode_index, encode_index
 from synther.data.kinds import (
     Binary,
     Categorical,
