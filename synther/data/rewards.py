@@ -549,7 +549,9 @@ def _candidates(inputs: Sequence[Input], used: set[int], layout: Layout, groups:
         return tuple(places[field, column] for column in columns)
 
     circles = [
-        sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and {*sphere.columns} <= {*state}
+        sphere.columns
+        for sphere in layout.spheres
+        if len(sphere.columns) == 2 and sphere.is_round and {*sphere.columns} <= {*state}
     ]
     figures: list[tuple[Any, Sequence[int]]] = [("product", pair) for pair in combinations_with_replacement(state, 2)]
     alone = sorted({*state} - {inputs[place].column for place in groups})

@@ -7,8 +7,8 @@ Episodes may begin with another length. For example, Gymnasium's Ant and Humanoi
 and the simulator normalises it in the first step. So the length may also be the same in all next observations alone.
 Then it must be the same in most of the observations.
 
-If cosine and sine are rounded, or come from a clock of 288 steps a day, only some pairs of them occur. Then a generated
-pair is replaced by the one in the nearest direction.
+Columns of many levels may occur in few combinations: cosine and sine of a clock of 288 steps a day, or the features of
+one of 300 users, which no step changes. Then generated numbers are replaced by the nearest combination.
 
 NOTE[paper]: the reference does not rescale such columns.
 """
@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
+from synther.data.inference import REPEATS, Steps
 from synther.data.kind import Kind, Matrix, first_columns
 from synther.data.numbers import Logarithmic, Real, Wrapped
 from synther.data.quantiles import row_index
@@ -31,18 +33,16 @@ from synther.data.values import Levels
 from synther.errors import FormatError
 from synther.schema import checked
 
-if TYPE_CHECKING:
-    from synther.data.inference import Steps
-
 _TOLERANCE = 1e-3  # relative deviation of the sum of squares that is allowed in every row; float16 has three digits
 _MOST_STARTS = 0.2  # maximum share of observations with another length, if next observations have none
 _FIRST_LOOK = 32  # number of rows that are looked at first, and rule out nearly all candidates
 _FAR = 64  # two columns of a pair are less than this many columns of real numbers apart
 _LONGEST = 4  # maximum number of columns of a vector: a quaternion
-_ROUNDED = 0.02  # relative deviation of the sum of squares that is allowed if both columns are rounded
+_ROUNDED = 0.02  # relative deviation that is allowed if the columns are rounded
 _FEWEST_LEVELS = 33  # columns of fewer values stay levels, because the next ones are drawn from tables
-_MOST_POINTS = 1 << 14  # maximum number of different pairs
-_SAME = 1e-6  # angles closer than this, in radians, differ only by rounding
+_MOST_POINTS = 1 << 12  # maximum number of different combinations
+_TOGETHER = 5  # combinations are at most this many times as many as the levels of a column
+_BLOCK = 1 << 22  # number of distances that are computed at a time
 _MOVES = 0.01  # minimum std of each column, in radii, because any nearly constant column could be added to a vector
 
 
@@ -52,9 +52,14 @@ class Sphere:
 
     columns: tuple[int, ...]
     radius: float
-    """The length of the vector."""
-    points: tuple[tuple[float, float], ...] = ()
-    """The pairs that occur, if only some do, in the order of their angles."""
+    """The length of the vector, or the root mean square of the lengths of its points."""
+    points: tuple[tuple[float, ...], ...] = ()
+    """The vectors that occur, if these are few. They may have any length."""
+
+    @property
+    def is_round(self) -> bool:
+        """Whether the vector has a constant length."""
+        return not self.points or bool(_is_constant(np.square(self.points).sum(1), _ROUNDED))
 
     def differs(self, values: Matrix) -> NDArray[np.bool_]:
         """Return which rows (N, W) have another length. (N,)"""
@@ -74,9 +79,8 @@ class Sphere:
                 f"layout.spheres: expected at least two of {width} columns and a radius above 0, "
                 f"got columns {found.columns} and radius {found.radius}"
             )
-        angles = _angles(np.array(found.points)) if found.points else np.zeros(0)
-        if found.points and (len(found.columns) != 2 or not (np.diff(angles) > 0).all()):
-            raise FormatError("layout.spheres: expected points in the order of their angles, of two columns")
+        if any(len(point) != len(found.columns) for point in found.points):
+            raise FormatError("layout.spheres: expected points with a number for each column")
         return found
 
 
@@ -92,7 +96,7 @@ def find_spheres(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> 
             is_free = not any(set(sphere.columns) & set(one.columns) for one in found)
             if is_free and sphere.differs(steps.before).mean() <= _MOST_STARTS:
                 found.append(sphere)
-    return tuple(sorted([*found, *_circles_of_points(kinds, values)], key=lambda sphere: sphere.columns))
+    return tuple(sorted([*found, *_of_points(kinds, values, steps)], key=lambda sphere: sphere.columns))
 
 
 def _spheres(kinds: Sequence[Kind], values: Matrix) -> list[Sphere]:
@@ -116,42 +120,49 @@ def _spheres(kinds: Sequence[Kind], values: Matrix) -> list[Sphere]:
     return found
 
 
-def _circles_of_points(kinds: Sequence[Kind], values: Matrix) -> list[Sphere]:
-    """Find the pairs of columns of many levels that are on a circle in these rows (N, W)."""
-    is_fine = [isinstance(kind, Levels) and kind.class_count >= _FEWEST_LEVELS and not kind.circle for kind in kinds]
-    columns = np.array(first_columns(kinds))[is_fine]
-    found: list[Sphere] = []
-    squares = np.square(values[:, columns])
-    for places in _candidates(squares[:_FIRST_LOOK], longest=2, tolerance=_ROUNDED):
-        pair, total = columns[places].tolist(), squares[:, places].sum(1)
-        is_free = all(set(pair).isdisjoint(one.columns) for one in found)
-        if not is_free or not _is_constant(total, _ROUNDED):
+def _of_points(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> list[Sphere]:
+    """Find neighbouring columns of many levels that occur in few combinations in these rows (N, W).
+
+    They are on a circle, or stay as they are in all `steps`. Other columns often stay, or move in steps of their own.
+    """
+    levels = [kind.class_count if isinstance(kind, Levels) and not kind.circle else 0 for kind in kinds]
+    blocks, codes, most = [list[int]()], np.zeros(len(values), np.int64), 0
+    for column, count in zip(first_columns(kinds), levels, strict=True):
+        if count < _FEWEST_LEVELS:
+            blocks.append([])
             continue
-        points = np.unique(values[:, pair], axis=0) + 0.0  # no -0.0, which is at the other end of the circle
-        angles = _angles(points)
-        order = np.argsort(angles, kind="stable")
-        points = points[order[np.diff(angles[order], prepend=-np.inf) > _SAME]]
-        if len(points) <= _MOST_POINTS:
-            found.append(Sphere((pair[0], pair[1]), float(np.sqrt(total.mean())), tuple(map(tuple, points.tolist()))))
-    return found
+        own = np.unique(values[:, column], return_inverse=True)[1]
+        joined = np.unique(codes * (own.max() + 1) + own, return_inverse=True)[1]
+        most = max(most, count) if blocks[-1] else count
+        few = joined.max() < min(_TOGETHER * most, _MOST_POINTS, len(values) // REPEATS)
+        if blocks[-1] and few:
+            blocks[-1].append(column)
+            codes = joined
+        else:
+            blocks.append([column])
+            codes, most = own, count
+    found = [_of_block(block, values) for block in blocks if len(block) > 1]
+    moves = np.zeros(values.shape[1], bool) if steps is None else (steps.before != steps.after).any(0)
+    return [one for one in found if not moves[list(one.columns)].any() or (len(one.columns) == 2 and one.is_round)]
 
 
-def _angles(points: Matrix) -> Matrix:
-    """Return the angle of each point (N, 2), from -pi to pi. (N,)"""
-    return np.asarray(np.arctan2(points[:, 1], points[:, 0]))
+def _of_block(columns: Sequence[int], values: Matrix) -> Sphere:
+    """Return the vectors of these columns that occur in rows (N, W)."""
+    points = np.unique(values[:, columns], axis=0)
+    return Sphere(tuple(columns), float(np.sqrt(np.square(points).sum(1).mean())), tuple(map(tuple, points.tolist())))
 
 
-def _candidates(squares: Matrix, longest: int = _LONGEST, tolerance: float = _TOLERANCE) -> Iterator[list[int]]:
+def _candidates(squares: Matrix) -> Iterator[list[int]]:
     """Yield columns with a constant sum of `squares` (N, C) in these rows.
 
     Pairs, which may lie apart, come first. Then come runs of three or four neighbouring columns.
     """
-    shapes = [*((0, distance) for distance in range(1, _FAR)), *(tuple(range(size)) for size in range(3, longest + 1))]
+    shapes = [*((0, distance) for distance in range(1, _FAR)), *(tuple(range(size)) for size in range(3, _LONGEST + 1))]
     for offsets in shapes:
         starts = squares.shape[1] - offsets[-1]
         if starts > 0 and len(squares):
             total = np.sum([squares[:, offset : offset + starts] for offset in offsets], axis=0)
-            for start in np.flatnonzero(_is_constant(total, tolerance)).tolist():
+            for start in np.flatnonzero(_is_constant(total)).tolist():
                 yield [start + offset for offset in offsets]
 
 
@@ -163,30 +174,29 @@ def _is_constant(totals: Matrix, tolerance: float = _TOLERANCE) -> Any:
 
 
 class Projection:
-    """Rescales the vectors of a field to their constant length, on a device."""
+    """Rescales the vectors of a field to their constant length, or moves them to the nearest point, on a device."""
 
     def __init__(self, spheres: Sequence[Sphere], device: torch.device) -> None:
         self._spheres = [(row_index(one.columns, device), one.radius) for one in spheres if not one.points]
-        self._circles = [(row_index(one.columns, device), *_nearest(one, device)) for one in spheres if one.points]
+        self._points = [
+            (row_index(one.columns, device), torch.tensor(one.points, dtype=torch.float64, device=device), one.is_round)
+            for one in spheres
+            if one.points
+        ]
 
     def put(self, field: Tensor) -> None:
-        """Rescale the vectors in `field` (N, W), in place. Vectors of zeros have no direction and are not changed."""
+        """Rescale or move the vectors in `field` (N, W), in place. Vectors of zeros have no direction and are not
+        rescaled."""
         for columns, radius in self._spheres:
             values = field[:, columns].double()
             length = values.square().sum(1, keepdim=True).sqrt()
             field[:, columns] = (values * torch.where(length > 0, radius / length, 1.0)).to(field.dtype)
-        for columns, edges, points in self._circles:
-            values = field[:, columns].double()
-            place = torch.searchsorted(edges, torch.atan2(values[:, 1], values[:, 0]))
-            field[:, columns] = points[place].to(field.dtype)
+        for columns, points, is_round in self._points:
+            std, step = points.std(0).clamp(min=1e-300), max(_BLOCK // len(points), 1)
 
+            def compared(values: Tensor, is_round: bool = is_round, std: Tensor = std) -> Tensor:
+                return functional.normalize(values) if is_round else values / std
 
-def _nearest(sphere: Sphere, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the angles halfway between neighbouring points (K + 1,), and the points (K + 2, 2). The first and the last
-    point are the same as those at the other end, a turn away."""
-    points = np.array(sphere.points)
-    angles = _angles(points)
-    turn = 2 * np.pi
-    around = np.concatenate([[angles[-1] - turn], angles, [angles[0] + turn]])
-    points = np.concatenate([points[-1:], points, points[:1]])
-    return torch.from_numpy((around[1:] + around[:-1]) / 2).to(device), torch.from_numpy(points).to(device)
+            for part in (slice(start, start + step) for start in range(0, len(field), step)):
+                away = torch.cdist(compared(field[part, columns].double()), compared(points))
+                field[part, columns] = points[away.argmin(1)].to(field.dtype)

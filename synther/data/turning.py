@@ -84,7 +84,8 @@ def with_turns(layout: Layout, rows: Transitions) -> Layout:
     """Return the layout in which the angle of a step replaces the next cosine and sine."""
     after = by_column(layout.next_observation)
     plain = {column for column, kind in after.items() if isinstance(kind, (Continuous, Bounded))}
-    pairs = [sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and plain >= {*sphere.columns}]
+    circles = (sphere.columns for sphere in layout.spheres if len(sphere.columns) == 2 and sphere.is_round)
+    pairs = [columns for columns in circles if plain >= {*columns}]
     if not pairs:
         return layout
     some = rows.shuffled(_MOST_ROWS)

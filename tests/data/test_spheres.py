@@ -151,9 +151,36 @@ def test_times_of_few_values_stay_levels():
     assert Layout.infer(clock(24), spikes=True).spheres == ()
 
 
+def users(count: int = 100) -> Transitions:
+    """The features of one of so many users, in three columns that are on no circle, and how often one has clicked."""
+    draw = np.random.default_rng(0)
+    known = draw.normal(size=(count, 3)).astype(np.float32)
+    here = np.c_[known[draw.integers(0, count, 4 * ROWS)], draw.normal(size=4 * ROWS)].astype(np.float32)
+    there = np.c_[here[:, :3], here[:, 3] + here[:, 0]].astype(np.float32)
+    return Transitions(here, draw.uniform(-1, 1, (len(here), 1)), draw.normal(size=len(here)), there)
+
+
+def test_only_combinations_that_occur_are_generated():
+    real = users()
+    found = prepare(real, "quantile", "onehot", True, residuals="bent")
+    assert [(one.columns, len(one.points), one.is_round) for one in found.layout.spheres] == [((0, 1, 2), 100, False)]
+    assert not found.layout.turns
+    assert through_json(found.layout) == found.layout
+    noise = np.random.default_rng(3).normal(size=found.matrix.shape)
+    made = Decoder(found.layout, found.scaler)(torch.from_numpy((found.matrix + 0.1 * noise).astype(np.float32))).rows
+    known = {*map(tuple, real.observation[:, :3].tolist())}
+    assert {*map(tuple, made.observation[:, :3].tolist())} == known
+    np.testing.assert_array_equal(made.next_observation[:, :3], made.observation[:, :3])
+    assert (made.observation[:, :3] == real.observation[:, :3]).all(1).mean() > 0.8
+    moved = replace(real, next_observation=np.roll(real.next_observation, 1, axis=0))
+    assert Layout.infer(moved, spikes=True).spheres == (), "they may stay in other rows"
+    many = replace(real, observation=real.observation[:, [0, 3, 1, 3]], next_observation=real.next_observation[:, :4])
+    assert Layout.infer(many, spikes=True).spheres == ()
+
+
 def test_points_that_cannot_be():
     circle = Sphere((0, 1), 1.0, ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0)))
     assert Sphere.from_json(circle.to_json(), 2) == circle
-    for damage in ({"points": [[0.0, 1.0], [1.0, 0.0]]}, {"columns": [0, 1, 2]}):
+    for damage in ({"points": [[0.0, 1.0], [1.0]]}, {"columns": [0, 1, 2]}):
         with pytest.raises(SyntherError):
             Sphere.from_json(circle.to_json() | damage, 3)
