@@ -1,8 +1,8 @@
 """Worlds with continuous dynamics, for `structures.py`: a goal that does not move, an angle, stacked frames, contact
 forces that are 0 together, prices with relative changes, an arm of two links, beams of a distance sensor that almost
 determine each other, sensors that round, a boat with a compass, a wall, a speed that is paid in full inside a zone, a
-finger that seldom touches the object it should push, a rover that often drives straight on, and a purse that is often
-left as it is or emptied.
+finger that seldom touches the object it should push, a rover that often drives straight on, a purse that is often left
+as it is or emptied, and a power plant that ramps.
 
 For each world there is a function that generates rows, and a `measure_` function that measures on real or synthetic
 rows what every row of the world guarantees."""
@@ -38,6 +38,8 @@ RADIUS = 0.12  # distance at which a finger touches an object
 ZONE, MARGIN = (1.0, 2.0), 1.0  # speeds that are paid in full, and how far beyond them the reward falls to 0
 DEAD, STEERED, SHAKY = 0.6, 0.5, 0.05  # steering below which a rover drives straight on; its effect; its noise's std
 BUYS, DEAR, INCOME, PAID = 0.3, 15.0, 20.0, 0.1  # action above which something is bought, scale of its price; of wages
+TIMES, RAMP, START = 288, 0.1, 2.0  # times of a day, largest change of a plant's power, and cost of any purchase
+SITES = np.random.default_rng(7).normal(size=(200, 3))  # features of the sites of the plants
 RETURN, DRIFT = 0.05, 0.02  # std of the log growth of a price, and effect of the action on it
 
 
@@ -521,6 +523,48 @@ def measure_purse(rows: Transitions) -> Figures:
     }
 
 
+def plant(seed: int) -> Transitions:
+    """Generate rows of a power plant: its power, a load, cosine and sine of the time of day, and features of its site.
+
+    The power follows the first action by at most `RAMP`. The second action buys power, or none in half of the rows.
+    """
+    draw, many = np.random.default_rng(seed), ROWS // 100
+    time, site, parts = draw.integers(0, TIMES, many), SITES[draw.integers(0, len(SITES), many)], []
+    power, load = draw.uniform(0.2, 1, many), draw.normal(size=many)
+    for _ in range(100):
+        target, bought = draw.uniform(0.2, 1, many), draw.uniform(0, 1, many) * (draw.random(many) < 0.5)
+        after = power + np.clip(target - power, -RAMP, RAMP)
+        later = 0.9 * load + 0.3 * np.sin(2 * np.pi * time / TIMES) + 0.1 * draw.normal(size=many)
+        here, there = (_plant(*state, site) for state in ((power, load, time), (after, later, time + 1)))
+        paid = later * after - 3 * bought - START * (bought > 0)
+        parts.append((here, np.c_[target, bought], paid, there, np.zeros(many, bool)))
+        power, load, time = after, later, time + 1
+    return rows_of(parts)
+
+
+def _plant(power: Array, load: Array, time: Array, site: Array) -> Array:
+    """Return the observation of a plant."""
+    angle = 2 * np.pi * (time % TIMES) / TIMES
+    return np.c_[power, load, np.cos(angle), np.sin(angle), site]
+
+
+def measure_plant(rows: Transitions) -> Figures:
+    before, after = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
+    target, bought = rows.action.astype(np.float64).T
+    time, later = (np.arctan2(side[:, 3], side[:, 2]) * TIMES / (2 * np.pi) for side in (before, after))
+    expected = before[:, 0] + np.clip(target - before[:, 0], -RAMP, RAMP)
+    paid = after[:, 1] * after[:, 0] - 3 * bought - START * (bought > 0)
+    return {
+        "times that exist": share(np.abs(np.exp(2j * np.pi * np.rint(time) / TIMES) - before[:, 2:4] @ [1, 1j]) < 1e-5),
+        "time goes on by a step": share(np.abs((later - time - 1 + TIMES / 2) % TIMES - TIMES / 2) < 0.01),
+        "sites that exist": share(np.abs(before[:, None, 4:] - SITES).max(2).min(1) < 1e-5),
+        "steps beyond the ramp": share(np.abs(after[:, 0] - before[:, 0]) > RAMP + 1e-4),
+        "error of the power": float(np.abs(after[:, 0] - expected).mean()),
+        "noise of the load / true": float((after[:, 1] - 0.9 * before[:, 1] - 0.3 * before[:, 3]).std() / 0.1),
+        "error of the reward": float(np.abs(rows.reward - paid).mean()),
+    }
+
+
 WORLDS: Mapping[str, World] = {
     "goal": (goal, measure_goal),
     "pendulum": (pendulum, measure_pendulum),
@@ -536,4 +580,5 @@ WORLDS: Mapping[str, World] = {
     "push": (push, measure_push),
     "rover": (rover, measure_rover),
     "purse": (purse, measure_purse),
+    "plant": (plant, measure_plant),
 }
