@@ -545,7 +545,7 @@ def plant(seed: int) -> Transitions:
 def _plant(power: Array, load: Array, time: Array, site: Array) -> Array:
     """Return the observation of a plant."""
     angle = 2 * np.pi * (time % TIMES) / TIMES
-    return np.c_[power, load, np.cos(angle), np.sin(angle), site]
+    return np.asarray(np.c_[power, load, np.cos(angle), np.sin(angle), site])
 
 
 def measure_plant(rows: Transitions) -> Figures:

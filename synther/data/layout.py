@@ -192,7 +192,7 @@ class Layout:
                 observation = find_wrapped(observation, steps, seen["observation"], declared["observation"])
                 observation = find_logarithmic(observation, steps, seen["observation"])
             observation = inference.one_sided(observation, seen["observation"])
-            spheres = find_spheres(observation, sample["observation"], steps)
+            spheres = find_spheres(observation, sample["observation"], steps, rows)
             on_circles = {column for sphere in spheres if sphere.points for column in sphere.columns}
             kinds_of = zip(first_columns(observation), observation, strict=True)
             observation = tuple(Continuous() if column in on_circles else kind for column, kind in kinds_of)

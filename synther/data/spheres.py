@@ -8,7 +8,8 @@ and the simulator normalises it in the first step. So the length may also be the
 Then it must be the same in most of the observations.
 
 Columns of many levels may occur in few combinations: cosine and sine of a clock of 288 steps a day, or the features of
-one of 300 users, which no step changes. Then generated numbers are replaced by the nearest combination.
+one of 300 users, which no step changes, and who return. Then generated numbers are replaced by the nearest combination.
+A goal that is drawn for each episode does not return, and other goals are as likely.
 
 NOTE[paper]: the reference does not rescale such columns.
 """
@@ -25,10 +26,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from synther.data.inference import REPEATS, Steps
+from synther.data.inference import CHUNK, REPEATS, Steps
 from synther.data.kind import Kind, Matrix, first_columns
 from synther.data.numbers import Logarithmic, Real, Wrapped
 from synther.data.quantiles import row_index
+from synther.data.transitions import RowSource
 from synther.data.values import Levels
 from synther.errors import FormatError
 from synther.schema import checked
@@ -42,6 +44,7 @@ _ROUNDED = 0.02  # relative deviation that is allowed if the columns are rounded
 _FEWEST_LEVELS = 33  # columns of fewer values stay levels, because the next ones are drawn from tables
 _MOST_POINTS = 1 << 12  # maximum number of different combinations
 _TOGETHER = 5  # combinations are at most this many times as many as the levels of a column
+_RETURNS = 1.5  # minimum number of stretches of rows with the same combination, on average
 _BLOCK = 1 << 22  # number of distances that are computed at a time
 _MOVES = 0.01  # minimum std of each column, in radii, because any nearly constant column could be added to a vector
 
@@ -84,11 +87,11 @@ class Sphere:
         return found
 
 
-def find_spheres(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> tuple[Sphere, ...]:
+def find_spheres(kinds: Sequence[Kind], values: Matrix, steps: Steps | None, rows: RowSource) -> tuple[Sphere, ...]:
     """Find the spheres among the columns of an observation. No column is in two spheres.
 
     `kinds` are the kinds of the columns, and `values` (N, W) is a sample of observations and next observations. `steps`
-    are a sample of rows, or None if next observations are not modelled.
+    are a sample of `rows`, or None if next observations are not modelled.
     """
     found = _spheres(kinds, values)
     if steps is not None:
@@ -96,7 +99,7 @@ def find_spheres(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> 
             is_free = not any(set(sphere.columns) & set(one.columns) for one in found)
             if is_free and sphere.differs(steps.before).mean() <= _MOST_STARTS:
                 found.append(sphere)
-    return tuple(sorted([*found, *_of_points(kinds, values, steps)], key=lambda sphere: sphere.columns))
+    return tuple(sorted([*found, *_of_points(kinds, values, steps, rows)], key=lambda sphere: sphere.columns))
 
 
 def _spheres(kinds: Sequence[Kind], values: Matrix) -> list[Sphere]:
@@ -120,10 +123,11 @@ def _spheres(kinds: Sequence[Kind], values: Matrix) -> list[Sphere]:
     return found
 
 
-def _of_points(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> list[Sphere]:
+def _of_points(kinds: Sequence[Kind], values: Matrix, steps: Steps | None, rows: RowSource) -> list[Sphere]:
     """Find neighbouring columns of many levels that occur in few combinations in these rows (N, W).
 
-    They are on a circle, or stay as they are in all `steps`. Other columns often stay, or move in steps of their own.
+    They are on a circle, or stay as they are in all `steps` and return in other episodes. Columns that move may often
+    stay, or move in steps of their own.
     """
     levels = [kind.class_count if isinstance(kind, Levels) and not kind.circle else 0 for kind in kinds]
     blocks, codes, most = [list[int]()], np.zeros(len(values), np.int64), 0
@@ -143,7 +147,13 @@ def _of_points(kinds: Sequence[Kind], values: Matrix, steps: Steps | None) -> li
             codes, most = own, count
     found = [_of_block(block, values) for block in blocks if len(block) > 1]
     moves = np.zeros(values.shape[1], bool) if steps is None else (steps.before != steps.after).any(0)
-    return [one for one in found if not moves[list(one.columns)].any() or (len(one.columns) == 2 and one.is_round)]
+
+    def returns(one: Sphere) -> bool:
+        sides = (chunk.observation.reshape(len(chunk), -1)[:, one.columns] for chunk in rows.chunks(CHUNK))
+        stretches = sum(1 + np.count_nonzero((side[1:] != side[:-1]).any(1)) for side in sides)
+        return bool(not moves[list(one.columns)].any() and stretches >= _RETURNS * len(one.points))
+
+    return [one for one in found if (len(one.columns) == 2 and one.is_round) or returns(one)]
 
 
 def _of_block(columns: Sequence[int], values: Matrix) -> Sphere:

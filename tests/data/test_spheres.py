@@ -174,6 +174,8 @@ def test_only_combinations_that_occur_are_generated():
     assert (made.observation[:, :3] == real.observation[:, :3]).all(1).mean() > 0.8
     moved = replace(real, next_observation=np.roll(real.next_observation, 1, axis=0))
     assert Layout.infer(moved, spikes=True).spheres == (), "they may stay in other rows"
+    order = np.argsort(real.observation[:, 0], kind="stable")
+    assert Layout.infer(real[order], spikes=True).spheres == (), "a goal of one episode does not return"
     many = replace(real, observation=real.observation[:, [0, 3, 1, 3]], next_observation=real.next_observation[:, :4])
     assert Layout.infer(many, spikes=True).spheres == ()
 
