@@ -155,7 +155,10 @@ def _limited(layout: Layout, rows: Transitions) -> dict[int, tuple[float | None,
         if not isinstance(kind, (Continuous, Bounded)) or column in elsewhere:
             continue
         changes = _change(rows, column)
-        low, high, std = changes.min(), changes.max(), changes.std()
+        with np.errstate(over="ignore", invalid="ignore"):
+            low, high, std = changes.min(), changes.max(), changes.std()
+        if not np.isfinite(std):
+            continue
         is_at = [(np.abs(changes - end) <= _ALIKE * std).mean() >= _FEWEST for end in (low, high)]
         if low < high and any(is_at):
             found[column] = (float(low) if is_at[0] else None), (float(high) if is_at[1] else None)
@@ -164,7 +167,8 @@ def _limited(layout: Layout, rows: Transitions) -> dict[int, tuple[float | None,
 
 def _change(rows: Transitions, column: int) -> Matrix:
     """Return by how much a column of the observation changes in each row. (N,)"""
-    return np.subtract(rows.next_observation[:, column], rows.observation[:, column], dtype=np.float64)
+    with np.errstate(over="ignore"):
+        return np.subtract(rows.next_observation[:, column], rows.observation[:, column], dtype=np.float64)
 
 
 def _at_ends(changes: Matrix, ends: tuple[float | None, float | None], std: float) -> Matrix:

@@ -62,7 +62,7 @@ class Sphere:
     @property
     def is_round(self) -> bool:
         """Whether the vector has a constant length."""
-        return not self.points or bool(_is_constant(np.square(self.points).sum(1), _ROUNDED))
+        return not self.points or bool(_is_constant(np.square(np.array(self.points) / self.radius).sum(1), _ROUNDED))
 
     def differs(self, values: Matrix) -> NDArray[np.bool_]:
         """Return which rows (N, W) have another length. (N,)"""
@@ -159,7 +159,8 @@ def _of_points(kinds: Sequence[Kind], values: Matrix, steps: Steps | None, rows:
 def _of_block(columns: Sequence[int], values: Matrix) -> Sphere:
     """Return the vectors of these columns that occur in rows (N, W)."""
     points = np.unique(values[:, columns], axis=0)
-    return Sphere(tuple(columns), float(np.sqrt(np.square(points).sum(1).mean())), tuple(map(tuple, points.tolist())))
+    radius = np.linalg.norm(points / np.abs(points).max()) * np.abs(points).max() / np.sqrt(len(points))
+    return Sphere(tuple(columns), float(radius), tuple(map(tuple, points.tolist())))
 
 
 def _candidates(squares: Matrix) -> Iterator[list[int]]:
@@ -188,11 +189,7 @@ class Projection:
 
     def __init__(self, spheres: Sequence[Sphere], device: torch.device) -> None:
         self._spheres = [(row_index(one.columns, device), one.radius) for one in spheres if not one.points]
-        self._points = [
-            (row_index(one.columns, device), torch.tensor(one.points, dtype=torch.float64, device=device), one.is_round)
-            for one in spheres
-            if one.points
-        ]
+        self._points = [(row_index(one.columns, device), _Points(one, device)) for one in spheres if one.points]
 
     def put(self, field: Tensor) -> None:
         """Rescale or move the vectors in `field` (N, W), in place. Vectors of zeros have no direction and are not
@@ -201,12 +198,30 @@ class Projection:
             values = field[:, columns].double()
             length = values.square().sum(1, keepdim=True).sqrt()
             field[:, columns] = (values * torch.where(length > 0, radius / length, 1.0)).to(field.dtype)
-        for columns, points, is_round in self._points:
-            std, step = points.std(0).clamp(min=1e-300), max(_BLOCK // len(points), 1)
+        for columns, points in self._points:
+            for part in points.parts(len(field)):
+                field[part, columns] = points.nearest(field[part, columns].double()).to(field.dtype)
 
-            def compared(values: Tensor, is_round: bool = is_round, std: Tensor = std) -> Tensor:
-                return functional.normalize(values) if is_round else values / std
 
-            for part in (slice(start, start + step) for start in range(0, len(field), step)):
-                away = torch.cdist(compared(field[part, columns].double()), compared(points))
-                field[part, columns] = points[away.argmin(1)].to(field.dtype)
+class _Points:
+    """The points of a sphere, on a device. On a circle or sphere, directions are compared, else numbers in stds."""
+
+    def __init__(self, sphere: Sphere, device: torch.device) -> None:
+        self._points = torch.tensor(sphere.points, dtype=torch.float64, device=device)
+        self._is_round = sphere.is_round
+        largest = self._points.abs().amax(0)  # divided by first, because squares of huge numbers overflow
+        self._unit = largest.amax() if self._is_round else largest * (self._points / largest).std(0)
+        self._compared = self._in_units(self._points)
+
+    def parts(self, count: int) -> Iterator[slice]:
+        """Yield parts of so many rows that their distances to all points are a few megabytes."""
+        step = max(_BLOCK // len(self._points), 1)
+        return (slice(start, start + step) for start in range(0, count, step))
+
+    def nearest(self, values: Tensor) -> Tensor:
+        """Return the point that is nearest to each row of `values` (N, C). (N, C)"""
+        found: Tensor = self._points[torch.cdist(self._in_units(values), self._compared).argmin(1)]
+        return found
+
+    def _in_units(self, values: Tensor) -> Tensor:
+        return functional.normalize(values / self._unit) if self._is_round else values / self._unit
