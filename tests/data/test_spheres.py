@@ -180,6 +180,19 @@ def test_only_combinations_that_occur_are_generated():
     assert Layout.infer(many, spikes=True).spheres == ()
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_combinations_of_any_size_come_back(scale: float):
+    small = users()
+    here, there = (
+        np.c_[scale * side[:, :3].astype(np.float64), side[:, 3:]]
+        for side in (small.observation, small.next_observation)
+    )
+    real = replace(small, observation=here, next_observation=there)
+    layout = Layout.infer(real, spikes=True)
+    assert len(layout.spheres) == 1
+    np.testing.assert_array_equal(layout.unpack(layout.pack(real)).observation, real.observation)
+
+
 def test_points_that_cannot_be():
     circle = Sphere((0, 1), 1.0, ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0)))
     assert Sphere.from_json(circle.to_json(), 2) == circle
