@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data import gym_spaces, gym_specs
+from synther import gym_specs
+from synther.data import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
 from synther.envs.making import Trusted, attempt, opened
 from synther.errors import DataError

@@ -17,7 +17,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from synther.data import gym_spaces, gym_specs
+from synther import gym_specs
+from synther.data import gym_spaces
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError, MissingExtra
