@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, ge
 import tyro
 
 from synther import config_file
+from synther.cli.wrong_words import in_one_line
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError, SyntherError
@@ -221,14 +222,15 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     if source := ahead(arguments, config="").config:
         config_file.ConfigFile.read(Path(source).expanduser()).check(verb, known)
         arguments = [word for word in arguments if word not in {option.superfluous for option in known}]
-    parsed: Options = tyro.cli(
-        options,
-        prog=f"synther {verb}",
-        args=arguments,
-        default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
-        config=(tyro.conf.PositionalMetavarFromFieldName,),
-        registry=REGISTRY,
-    )
+    with in_one_line(verb, known, arguments):
+        parsed: Options = tyro.cli(
+            options,
+            prog=f"synther {verb}",
+            args=arguments,
+            default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
+            config=(tyro.conf.PositionalMetavarFromFieldName,),
+            registry=REGISTRY,
+        )
     if isinstance(parsed, Machine) and parsed.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {parsed.seed}")
     if parsed.write_config is not None:
@@ -330,6 +332,13 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a number such as 0.5, got {text!r}") from None
+
+
 def _env_options(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
@@ -344,7 +353,7 @@ def _env_options(text: str) -> dict[str, Any]:
 # Paths are expanded here, because a shell does not expand the ~ in `--out=~/runs`.
 _READERS: dict[Any, Callable[[str], Any]] = {
     int: parse_count,
-    float: float,
+    float: _number,
     str: str,
     Path: lambda text: Path(text).expanduser(),
     dict[str, Any]: _env_options,
