@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SyntherError as error:
         return _failed(2, str(error))
     except KeyboardInterrupt:
-        return _failed(1, "interrupted: repeat the command to resume from the last checkpoint (or start again)")
+        return _failed(1, "interrupted: run the same command again; it resumes from its checkpoint if it has one")
     except SystemExit as stop:  # raised by tyro after --help and after arguments it cannot parse
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:

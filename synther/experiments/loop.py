@@ -27,6 +27,7 @@ from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Measurement, Result
 from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
+from synther.interrupts import uninterrupted
 from synther.pixels.agent import PixelAgent
 from synther.progress import Phase, Progress
 
@@ -107,7 +108,9 @@ def train(
     others: bool = False,
 ) -> Result:
     """Train up to the last update. Resume from the checkpoint in `folder` if there is one. Raise an error when all
-    seeds have diverged, except if there are `others`: seeds that are trained separately and may not diverge."""
+    seeds have diverged, except if there are `others`: seeds that are trained separately and may not diverge.
+
+    A KeyboardInterrupt writes a checkpoint, except while evaluations are under way."""
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
         learner.load(checkpoint)
@@ -117,6 +120,10 @@ def train(
     evaluations, rate = Evaluations(evaluator, record), _rate("updates", learner.updates, record)
     checkpoints = Checkpoints(record.clock, spec.checkpoint_seconds)
 
+    def write() -> None:
+        compute.synchronize(learner.device)
+        checkpoints.write(lambda: learner.save(checkpoint))
+
     def save() -> None:
         """Write a checkpoint if one is due. The last checkpoint holds the trained agents."""
         if learner.updates < schedule.last and not checkpoints.are_due():
@@ -125,20 +132,25 @@ def train(
             evaluations.wait(1)
         elif not record.has_all(learner.updates):  # a resumed run could not repeat a measurement of earlier agents
             return
-        compute.synchronize(learner.device)
-        checkpoints.write(lambda: learner.save(checkpoint))
+        write()
 
     with record, progress.phase(label, schedule.last, learner.updates) as phase:
         if not record.has_all(learner.updates):  # the run was stopped before this evaluation was done
             evaluations.begin(learner, learner.updates)
-        while learner.updates < schedule.last:
-            count = min(SHOWN_UPDATES[learner.device.type], schedule.after(learner.updates) - learner.updates)
-            learner.train(count)
-            evaluations.collect()
-            phase.advance(count, rate(learner.updates))
-            if schedule.includes(learner.updates):
-                evaluations.begin(learner, learner.updates)
-            save()
+        try:
+            while learner.updates < schedule.last:
+                count = min(SHOWN_UPDATES[learner.device.type], schedule.after(learner.updates) - learner.updates)
+                with uninterrupted():  # not in the middle of an update
+                    learner.train(count)
+                evaluations.collect()
+                phase.advance(count, rate(learner.updates))
+                if schedule.includes(learner.updates):
+                    evaluations.begin(learner, learner.updates)
+                save()
+        except KeyboardInterrupt:
+            if record.has_all(learner.updates):
+                write()
+            raise
         evaluations.wait(0)
         record.clock.save()
     return record.result(learner.device)
@@ -163,6 +175,8 @@ class Acting(ABC):
         self.clock = self.record.clock
         if self.step:
             log.info("resuming after %s steps", f"{self.step:,}")
+        every = f"{spec.checkpoint_every:,}"
+        log.info("saving every %s steps (--checkpoint-every): an interrupted run resumes from there", every)
 
     def refresh(self, progress: Progress) -> None:
         """Fit the generators again and learn from their rows, if a refresh is due. Otherwise restore the last rows."""

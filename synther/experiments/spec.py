@@ -110,7 +110,7 @@ class OnlineOptions(EvaluationOptions):
     learning_starts: int = 5_000
     """Steps with random actions before the agents start to learn."""
     checkpoint_every: int = 10_000
-    """Steps between two checkpoints. All environments are reset at a checkpoint."""
+    """Steps between two checkpoints. All environments are reset there, and an interrupted run resumes from there."""
     keep_every: int | None = None
     """Also keep the agents every KEEP_EVERY steps, a multiple of --checkpoint-every, as OUT/kept/STEPS.safetensors."""
     episodes: int = 10

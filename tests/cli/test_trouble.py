@@ -45,7 +45,7 @@ class TestTrouble:
             (Failed("a process died"), "a process died"),
             (
                 KeyboardInterrupt(),
-                "interrupted: repeat the command to resume from the last checkpoint (or start again)",
+                "interrupted: run the same command again; it resumes from its checkpoint if it has one",
             ),
         ],
         ids=str,
@@ -169,7 +169,7 @@ class TestProcesses:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert err.splitlines()[-1].startswith("synther: interrupted: repeat the command to resume")
+        assert err.splitlines()[-1].startswith("synther: interrupted: run the same command again")
         assert "Traceback" not in err
         assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +226,29 @@ def test_stopped_between_measurements(done, places, kept, kept_slow, slow, tmp_p
     rest = Watch()
     run(tmp_path / "run", progress=rest)
     assert (rest.start, rest.done) == (kept_slow if slow else kept, 45)
+    assert same(done, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("slow", "start"), [(False, 18), (True, 0)])
+def test_ctrl_c_saves_the_agents_at_the_end_of_an_update(done, slow, start, tmp_path, monkeypatch):
+    """Unless evaluations are under way, because the resumed run could not repeat them."""
+    calls, train = [], Agent.train
+
+    def interrupted(agent: Agent, updates: int) -> None:
+        calls.append(updates)
+        if len(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+        train(agent, updates)
+
+    monkeypatch.setitem(loop.SHOWN_UPDATES, "cpu", 4)
+    monkeypatch.setattr(Guess, "slow", slow)
+    monkeypatch.setattr(Agent, "train", interrupted)
+    plan = replace(PLAN, checkpoint_seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", plan)
+    rest = Watch()
+    run(tmp_path / "run", plan, progress=rest)
+    assert (rest.start, rest.done) == (start, 45)
     assert same(done, tmp_path / "run")
 
 
