@@ -18,7 +18,7 @@ from synther.cores import cores
 from synther.data import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
 from synther.envs.episodes import LONGEST, RECORDINGS, SIDE_BY_SIDE, Key, Step, action_bounds, check_fits, held, play
-from synther.envs.making import opened, time_limit
+from synther.envs.making import opened, time_limit, warn_of_images
 from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
 from synther.envs.workers import AHEAD, Workers, answer
 from synther.errors import ConfigError, DataError
@@ -54,6 +54,7 @@ def record(
     whole_seed(seed)
     options_json = json.dumps(dict(options or {}))
     with opened(env_id, **json.loads(options_json)) as one:
+        warn_of_images(one, env_id)
         limit = time_limit(one) or LONGEST
         spaces = gym_spaces.action_space(one.action_space), gym_spaces.observation_space(one.observation_space)
     bounds = pairwise(rows * number // len(policies) for number in range(len(policies) + 1))

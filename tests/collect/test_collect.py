@@ -29,6 +29,7 @@ from synther.experiments import online as training
 from synther.formats.targets import target_of
 
 from ..agents.tables import CONFIGS, SMALL
+from ..envs import places
 from ..experiments.online.runs import PLAN
 from ..experiments.online.runs import run as train_online
 from ..experiments.pendulum import Guess, swings
@@ -328,3 +329,11 @@ def test_random_choices_of_discrete_actions(tmp_path):
     assert rows.action.dtype == np.int64
     assert 0.4 < rows.action.mean() < 0.6
     assert set(rows.action.tolist()) == {0, 1}
+
+
+@pytest.mark.usefixtures("here")
+def test_images_become_columns_with_a_warning(caplog):
+    places.register()
+    rows = roll_out("Pictures-v0", "random", 3)
+    assert rows.observation.shape == (3, 3_072)
+    assert "Pictures-v0 observes images of 32 x 32 x 3, which become 3,072 columns" in caplog.text
