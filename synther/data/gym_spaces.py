@@ -18,6 +18,8 @@ from synther.data.transitions import Array
 from synther.errors import DataError, MissingExtra
 
 _log = logging.getLogger(__name__)
+_IGNORED: set[Space] = set()
+"""Spaces about which a warning was logged. A replay buffer is converted at every refresh."""
 
 
 def gymnasium_spaces() -> Any:
@@ -71,11 +73,14 @@ def actions(space: Any, values: Any) -> Array:
 
 
 def believed(space: Space, action: Array) -> Space | None:
-    """Return `space`, or None if recorded actions are outside it, as those of policies without tanh often are."""
+    """Return `space`, or None if recorded actions are outside it, as those of policies without tanh often are. This is
+    logged once for a space."""
     try:
         spaces.check(space, action.reshape(len(action), -1), "action")
     except DataError as error:
-        _log.warning("the declared action space is ignored: %s", error)
+        if space not in _IGNORED:
+            _log.warning("the declared action space is ignored: %s", error)
+        _IGNORED.add(space)
         return None
     return space
 

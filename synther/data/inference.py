@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -338,19 +339,25 @@ def std_of(values: Array) -> float:
 
 
 def warn_of_integers(found: tuple[Kind, ...], values: Array) -> None:
-    """Log a warning about columns of integers that are modelled as ordered numbers, in case they are ids."""
+    """Log a warning about columns of integers that are modelled as ordered numbers, in case they are ids. It is logged
+    once, not at every refresh of a generator."""
     ordered = [
         column
         for column, kind in zip(first_columns(found), found, strict=True)
         if isinstance(kind, kinds.Integer) and not kind.circle and len(np.unique(values[:, column])) > MOST_CATEGORIES
     ]
     if ordered:
-        log.warning(
-            "%d observation columns hold more than %d different integers (the first is column %d) and are modelled as "
-            "ordered numbers. If they are ids without an order, declare them: pass observation_space with a Discrete "
-            "part for each",
-            len(ordered), MOST_CATEGORIES, ordered[0],
-        )  # fmt: skip
+        _warn_of_integers(len(ordered), ordered[0])
+
+
+@cache
+def _warn_of_integers(count: int, first: int) -> None:
+    log.warning(
+        "%d observation columns hold more than %d different integers (the first is column %d) and are modelled as "
+        "ordered numbers. If they are ids without an order, declare them: pass observation_space with a Discrete part "
+        "for each",
+        count, MOST_CATEGORIES, first,
+    )  # fmt: skip
 
 
 def observed_kind(seen: Profile, column: int) -> Kind:

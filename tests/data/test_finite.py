@@ -113,12 +113,14 @@ class TestIntegers:
 
     @pytest.mark.parametrize(("values", "categories"), [(32, True), (33, False)])
     def test_more_than_32_are_ordered_and_a_warning_says_so(self, values, categories, caplog):
+        inference._warn_of_integers.cache_clear()
         column = np.resize(np.arange(values) * 7, 5_000)[:, None]
         with caplog.at_level(logging.WARNING):
-            layout = Layout.infer(rows_of(np.concatenate([numbers(5_000), column], 1)))
+            for _ in range(2):  # a refresh does not repeat the warning
+                layout = Layout.infer(rows_of(np.concatenate([numbers(5_000), column], 1)))
         assert isinstance(layout.observation[1], Codebook if categories else Integer)
-        warned = "1 observation columns hold more than 32 different integers (the first is column 1)" in caplog.text
-        assert warned == (not categories)
+        warning = "1 observation columns hold more than 32 different integers (the first is column 1)"
+        assert caplog.text.count(warning) == (0 if categories else 1)
 
     def test_a_value_that_a_sample_does_not_hold_is_known_all_the_same(self, monkeypatch: pytest.MonkeyPatch):
         reward = np.random.default_rng(0).choice([0.0, 1.0, 2.0], 2_000)

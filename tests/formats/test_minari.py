@@ -159,8 +159,10 @@ def test_actions_beyond_their_space_are_read_all_the_same(caplog: pytest.LogCapt
     content = json.loads(metadata.read_text())
     narrow = {**json.loads(content["action_space"]), "low": [-0.1, -0.1], "high": [0.1, 0.1]}
     metadata.write_text(json.dumps({**content, "action_space": json.dumps(narrow)}))
-    assert read("test/task-v0").action_space is None
-    assert "is ignored" in caplog.text
+    gym_spaces._IGNORED.clear()
+    for _ in range(2):
+        assert read("test/task-v0").action_space is None
+    assert caplog.text.count("is ignored") == 1
 
 
 @pytest.mark.parametrize("space", [gym.MultiBinary(2), gym.Dict({"a": gym.Box(0, 1, (1,))})])
