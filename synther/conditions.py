@@ -11,6 +11,7 @@ sees the number as a quantile (the share of rows with a lower number), so "the t
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,6 +28,8 @@ from synther.diffusion.edm import Guidance
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.relevance import RELEVANCE, relevance
 from synther.schema import checked
+
+log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
@@ -202,6 +205,17 @@ class Scale:
             return nearest
         return np.interp(quantiles, np.linspace(0, 1, _KNOTS), self.knots)
 
+    def warn_of_values_beyond(self, request: Request | None) -> None:
+        """Log a warning if a request has values that no real row reaches."""
+        values = request.values if isinstance(request, Among) else self.knots[:0]
+        low, high = self.knots[0], self.knots[-1]
+        beyond = values[(values < low) | (values > high)]
+        if beyond.size:
+            log.warning(
+                "condition %r: %g is requested, but the real rows have values from %.4g to %.4g: rows like those with "
+                "the nearest value are generated", self.name, beyond[0], low, high,
+            )  # fmt: skip
+
     @cached_property
     def _values(self) -> Array:
         return np.unique(self.knots)
@@ -291,7 +305,10 @@ class Conditions:
         """Return the request for each named condition, from any of the forms that `Synthesizer.sample` accepts."""
         known = self.named
         if not known:
-            raise ConfigError("this model was fitted without conditions: fit(rows, condition='reward') allows them")
+            raise ConfigError(
+                "this model was fitted without conditions: fit it again with one, such as fit(rows, "
+                "condition='reward'), or --condition reward of `synther fit`"
+            )
         if not isinstance(condition, Mapping):
             if len(known) > 1:
                 raise ConfigError(
@@ -301,7 +318,10 @@ class Conditions:
         unknown = [name for name in condition if name not in known]
         if unknown or not condition:
             raise ConfigError(f"expected conditions of this model ({', '.join(known)}), got {unknown or 'none'}")
-        return {name: _request(name, request) for name, request in condition.items()}
+        requests = {name: _request(name, request) for name, request in condition.items()}
+        for scale in self.scales:
+            scale.warn_of_values_beyond(requests.get(scale.name))
+        return requests
 
     def _weights(self, guidance: float | Mapping[str, float], requested: Iterable[str]) -> dict[str, float]:
         """Return the guidance weight of each requested condition."""
@@ -361,8 +381,8 @@ def _request(name: str, request: Any) -> Request:
 
 def _weight(weight: float) -> float:
     """Check a guidance weight."""
-    if not np.isfinite(weight) or weight < 0:
-        raise ConfigError(f"guidance must be a finite number of at least 0, got {weight}")
+    if not isinstance(weight, (int, float, np.number)) or not np.isfinite(weight) or weight < 0:
+        raise ConfigError(f"guidance must be a finite number of at least 0, got {weight!r}")
     return float(weight)
 
 

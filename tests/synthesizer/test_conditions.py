@@ -256,11 +256,17 @@ def test_bad_conditions_are_refused(real, condition):
 
 @pytest.mark.parametrize(
     "asked", [{"condition": {"return": top(0.1)}}, {"condition": "best"}, {"condition": np.nan}, {"guidance": 2.0},
-              {"condition": top(0.5), "guidance": -1.0}, {"condition": {}}],
+              {"condition": top(0.5), "guidance": -1.0}, {"condition": top(0.5), "guidance": "2"}, {"condition": {}}],
 )  # fmt: skip
 def test_bad_requests_are_refused(model, asked):
     with pytest.raises(ConfigError):
         model.sample(10, **asked, progress=False)
+
+
+@pytest.mark.parametrize(("asked", "warned"), [(1e9, 1), ([0.0, -1e9], 1), (0.0, 0), (top(0.1), 0)])
+def test_values_that_no_real_row_has_are_warned_of(model, asked, warned, caplog):
+    model.sample(10, condition={"reward": asked}, progress=False)
+    assert caplog.text.count("but the real rows have values from") == warned
 
 
 def test_starts_are_asked_of_models_that_know_them(model):
