@@ -469,7 +469,8 @@ class SyntheticRows:
 
 
 def whole(name: str, value: int, least: int = 1) -> int:
-    """Return an option as int. Raises an error if it is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+    """Return an option as int. Whole floats such as 1e6 are accepted. Raises an error for any other value, and for
+    values below `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not value >= least or value % 1:
         raise ConfigError(f"{name} must be a whole number and at least {least}, got {value!r}")
     return int(value)
