@@ -74,7 +74,8 @@ def collect(arguments: list[str]) -> None:
     figures += [(name, f"{found[name]:,}") for name in ("frames", "rows") if name in found]
     figures.append(("episodes", f"{found['episodes']:,}" + (f", {cut:,} of them cut" if cut else "")))
     if found["mean_return"] is not None:
-        figures.append(("return", f"{found['mean_return']:,.1f} ± {found['std']:,.1f}"))
+        spread = f" ± {found['std']:,.1f}" if found["whole"] > 1 else ""
+        figures.append(("return", f"{found['mean_return']:,.1f}{spread}"))
     if found["score"] is not None:
         figures.append(("score", f"{found['score']:.1f}"))
     answer(chosen.json, {"data": str(target), **found}, [*figures, ("data", str(target))])
