@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
 
-from synther.errors import ConfigError, Unwritable
+from synther.errors import ConfigError, FormatError, Unwritable
 
 # Part of the names of temporary files. Several machines may share a folder, so a writer is identified by its machine
 # and its process id.
@@ -84,6 +84,8 @@ def _replacing(final: Path, tidy: bool) -> Iterator[Path]:
                 os.replace(final, replaced)
         else:
             beside.chmod(0o666 & ~_umask())  # default permissions, because some libraries create private files
+            if final.is_dir():
+                raise FormatError(f"{final} is a folder: expected the name of a file; choose another name")
             _flush(beside)
         os.replace(beside, final)
         _flush(final.parent)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from synther.durable import _HOST, replacing
+from synther.errors import FormatError
 
 
 def only(folder: Path) -> list[str]:
@@ -52,6 +53,16 @@ def test_it_is_on_the_disk_before_it_has_its_name_and_the_name_too(write, files,
     assert len(written) == files
     assert set(done[:files]) == written
     assert done[files:] == ["renamed", tmp_path.stat().st_ino]
+
+
+def test_a_file_does_not_replace_a_folder(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with (
+        pytest.raises(FormatError, match="folder is a folder: expected the name of a file"),
+        replacing(tmp_path / "folder") as beside,
+    ):
+        beside.write_text("new")
+    assert only(tmp_path) == ["folder"]
 
 
 def test_a_private_file_becomes_as_readable_as_any_other(tmp_path):

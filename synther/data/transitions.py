@@ -202,7 +202,8 @@ class Transitions:
             given["terminal"] = without_timeouts(given["terminal"], given["timeout"])
         missing = [name for name in ROW_FIELDS[:4] if name not in given]
         if missing:
-            advice = "; read(path) finds them in a file with timeouts" if missing == ["next_observation"] else ""
+            takes = "; read(path) takes it from the next row of a file with timeouts"
+            advice = takes * (missing == ["next_observation"])
             raise DataError(f"missing {', '.join(missing)}: got {', '.join(given) or 'nothing'}{advice}")
         if extra:
             given["extra"] = {**(given.get("extra") or {}), **extra}

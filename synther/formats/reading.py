@@ -64,7 +64,7 @@ def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None)
     if not any(field in FIELDS for field in found) and not any(map(numbered, unknown)):
         raise FormatError(f"{kind} without the fields of rows: {expected}, got {_listed(unknown) or 'nothing'}")
     if unknown:
-        how = "read(path, rename={key: field}) renames keys"
+        how = "read(path, rename={key: field}) renames a key, and {key: None} leaves it out"
         if any(map(numbered, unknown)):
             how = "to join columns of single numbers, use Transitions.of(dict_of_arrays)"
         raise DataError(f"unknown key {_listed(unknown)}: {expected}; {how}")

@@ -154,7 +154,13 @@ class SyntheticReplay(SyntheticRows):
     def _add_checked(self, given: Given) -> None:
         """Add rows by the slow path, which checks everything. It is used for new types or shapes and invalid rows."""
         fields: dict[str, Any] = dict(zip(FIELDS, given, strict=True))
-        several = np.ndim(fields["observation"]) != 1
+        try:
+            several = np.ndim(fields["observation"]) != 1
+        except ValueError:
+            raise DataError(
+                f"observation is a {type(given[0]).__name__} of unequal parts: expected numbers; env.reset() and "
+                "env.step() of Gymnasium return a tuple with the observation first"
+            ) from None
         if not several:
             fields = {name: None if value is None else _one_row(value) for name, value in fields.items()}
         rows = Transitions(**fields, **self.spaces)

@@ -222,6 +222,11 @@ class Synthesizer:
         `conditions` and `analysed`.
         """
         warn_of_time_limit(rows)
+        if isinstance(held_out, Transitions):
+            raise ConfigError(
+                "held_out must be an array of booleans that marks rows, got Transitions: concatenate both, and mark "
+                "the rows of the second part"
+            )
         data = self.settings.data
         prepared, ending = self._analyse(rows, start) if analysed is None else analysed
         for text in prepared.layout.computed:

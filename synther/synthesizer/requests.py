@@ -52,6 +52,8 @@ class Requests:
     def count(self, count: int | None) -> int:
         """Return the number of rows to generate. With `given`, this is the number of given rows, and with `like` by
         default too."""
+        if not isinstance(self.given, Mapping | None):
+            raise ConfigError(f"given must be a dict with observation, action or both, got {type(self.given).__name__}")
         if not self.given:
             like = len(self.like) if isinstance(self.like, Transitions) and len(self.like) else None
             return check_count(like if count is None else count)

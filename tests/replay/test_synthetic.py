@@ -282,6 +282,7 @@ def test_patience_waits_until_there_are_rows_to_measure_on(refit):
         ({"observation": np.zeros(4), "next_observation": np.zeros(4)}, "observation has 4 columns"),
         ({"terminal": 0.5}, r"terminal\[0\] is 0.5: expected 0 or 1"),
         ({"observation": np.zeros((2, 3))}, "expected"),
+        ({"observation": (np.zeros(3), {})}, "observation is a tuple of unequal parts"),
         ({"action": np.array([0.0, 1.5])}, r"action\[0, 1\] is 1.5, outside the space"),
     ],
 )
@@ -331,6 +332,10 @@ def test_options_outside_their_range(name, value):
         SyntheticReplay(**{"capacity": 10, "device": "cpu", name: value})
     with pytest.raises(DataError, match="tuple of parts"):
         SyntheticReplay(10, device="cpu", action_space=gymnasium.spaces.Box(-1, 1, (2,)))
+
+
+def test_whole_floats_are_whole_numbers():
+    assert SyntheticReplay(1e3, refresh_every=2e2, device="cpu").capacity == 1_000
 
 
 def test_without_a_number_as_many_rows_as_the_device_draws_in_seconds():

@@ -68,6 +68,10 @@ def test_other_refusals(model, real):
         Synthesizer("laptop", **SHORT).fit(plain(), start="m.safetensors", progress=False)
     with pytest.raises(ConfigError, match="steps"):
         model.log_likelihood(real[:2], steps=0)
+    with pytest.raises(ConfigError, match="given must be a dict with observation, action or both, got list"):
+        model.sample(given=[real.observation])
+    with pytest.raises(ConfigError, match="held_out must be an array of booleans that marks rows, got Transitions"):
+        Synthesizer("laptop", **SHORT).fit(plain(), held_out=plain(), progress=False)
     named = Synthesizer("paper", fit={"steps": 5}, device="cpu")
     assert named.settings == Synthesizer(PRESETS["paper"], fit={"steps": 5}, device="cpu").settings
     with pytest.raises(ConfigError, match=r"unknown option fit\.stepps"):
