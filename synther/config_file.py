@@ -96,6 +96,7 @@ class Option:
     path: tuple[str, ...]
     """Names of the nested fields that hold its value in the parsed options."""
     positional: bool
+    is_flag: bool
     superfluous: str | None
     """A word that a config file can produce, but that the command line does not have because it sets the default.
 
@@ -107,7 +108,7 @@ class Option:
     def spellings(self) -> set[str]:
         """The words that set this option: `--NAME`, and for flags `--no-NAME`."""
         group, dot, last = self.name.rpartition(".")
-        return {f"--{self.name}", f"--{group}{dot}no-{last}"}
+        return {f"--{self.name}", *([f"--{group}{dot}no-{last}"] if self.is_flag else [])}
 
     def value(self, parsed: Any) -> Value:
         """Return the value of this option in `parsed`, as a type that a TOML file can hold."""
@@ -151,7 +152,8 @@ def options_of(kind: Any, prefix: str = "", path: tuple[str, ...] = ()) -> Itera
             continue
         is_one_flag = tyro.conf.FlagCreatePairsOff in notes
         superfluous = f"--{name}" if one.default is True else f"--no-{name}"
-        yield Option(name, (*path, one.name), tyro.conf.Positional in notes, superfluous if is_one_flag else None)
+        kind = tyro.conf.Positional in notes, inner is bool, superfluous if is_one_flag else None
+        yield Option(name, (*path, one.name), *kind)
 
 
 def write(path: Path, command: str, parsed: Any, words: Sequence[str], known: Sequence[Option]) -> None:

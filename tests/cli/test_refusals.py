@@ -231,6 +231,7 @@ WORDS = {
     "train td3_bc good.npz --out run --agent.batch-size 0": "agent.batch_size must be at least 1, got 0",
     "train td3_bc good.npz --out run --agent.widht=8": "unknown option --agent.widht: did you mean --agent.width?",
     "online Pendulum-v1 --out run --agent.utd 8": "unknown option --agent.utd: did you mean --utd?",
+    "online Pendulum-v1 --out run --no-evaluate": "unknown option --no-evaluate (see",
     "fit good.npz --ouut new.safetensors": "unknown option --ouut: did you mean --out?",
     f"{FIT_GOOD} --prest fast": "unknown option --prest: did you mean --preset?",
     f"{FIT_GOOD} --steps 9": "unknown option --steps: did you mean --distill.steps, --fit.steps or --sampler.steps?",
