@@ -47,8 +47,8 @@ class Encoder:
         for field, source in sources.items():
             if source.shape[1] != layout.field_widths[field]:
                 raise DataError(
-                    f"{field} has {source.shape[1]} columns, the layout has {layout.field_widths[field]}: "
-                    "expected rows like those the layout was made from"
+                    f"{field} has {source.shape[1]} columns: expected {layout.field_widths[field]}, as in the rows of "
+                    "the fit"
                 )
         count = len(next(iter(sources.values())))
         matrix = (np.empty if len(sources) == len(layout.field_widths) else np.zeros)((count, layout.width))

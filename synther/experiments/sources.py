@@ -131,7 +131,10 @@ class Sampled:
         model = self._load()
         self._guide(model)
         first = real[:1]
-        model.layout.pack_fields({name: getattr(first, name) for name in ROW_FIELDS})  # checks that columns are equal
+        try:
+            model.layout.pack_fields({name: getattr(first, name) for name in ROW_FIELDS})
+        except DataError as error:
+            raise DataError(f"{self.model} was not fitted on rows like the real ones: {error}") from None
         _check_body(model.layout.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:

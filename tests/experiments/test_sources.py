@@ -71,6 +71,16 @@ def test_rows_of_another_body_are_told(tmp_path, caplog):
     assert all("mine:Acrobot-v1" in message and "Pendulum-v1" in message for message in warned)
 
 
+def test_a_model_of_other_columns_is_named(tmp_path):
+    real = swings()
+    Synthesizer(TINY).fit(real, progress=False).save(tmp_path / "model.safetensors")
+    seen = replace(real, observation=real.observation[:, :2], next_observation=real.next_observation[:, :2])
+    with pytest.raises(
+        DataError, match="was not fitted on rows like the real ones: observation has 2 columns: expected 3"
+    ):
+        TrainingData.mixed(seen, Sampled(tmp_path / "model.safetensors", 5, device="cpu"))
+
+
 def test_material_that_cannot_be():
     real = swings()
     for wrong in (
