@@ -58,10 +58,11 @@ class _NoPhase:
 
 
 class Lines:
-    """Prints a line at the start of a phase, at every tenth of it, and at least every `pause` seconds."""
+    """Prints a line at the start and at the end of a phase, and at every tenth of it. Lines between the first and the
+    last are at least `least` and at most `pause` seconds apart, so a short phase has two lines."""
 
-    def __init__(self, stream: TextIO | None = None, pause: float = 30.0) -> None:
-        self.stream, self.pause = stream or sys.stderr, pause
+    def __init__(self, stream: TextIO | None = None, pause: float = 30.0, least: float = 1.0) -> None:
+        self.stream, self.pause, self.least = stream or sys.stderr, pause, least
 
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
@@ -80,7 +81,8 @@ class _LinePhase:
     def advance(self, amount: int, note: str = "") -> None:
         self.done += amount
         tenth, now = 10 * self.done // max(self.total, 1), time.monotonic()
-        if tenth <= self.tenth and now - self.latest < self.owner.pause:
+        pause = self.owner.least if tenth > self.tenth else self.owner.pause
+        if now - self.latest < pause and not self.tenth < 10 <= tenth:
             return
         share = 10 * tenth if tenth > self.tenth else 100 * self.done // max(self.total, 1)
         self.tenth, self.latest = tenth, now

@@ -15,9 +15,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def lines_of(total: int, amounts: list[int], start: int = 0, note: str = "") -> list[str]:
+def lines_of(total: int, amounts: list[int], start: int = 0, note: str = "", least: float = 0.0) -> list[str]:
     stream = io.StringIO()
-    with Lines(stream).phase("fit", total, start) as phase:
+    with Lines(stream, least=least).phase("fit", total, start) as phase:
         for amount in amounts:
             phase.advance(amount, note)
     return stream.getvalue().splitlines()
@@ -42,6 +42,11 @@ def shares(lines: list[str]) -> list[int]:
 )
 def test_a_line_every_tenth(total, amounts, start, told):
     assert shares(lines_of(total, amounts, start)) == told
+
+
+def test_a_short_phase_has_two_lines():
+    assert shares(lines_of(1000, [10] * 110, least=60.0)) == [0, 100]
+    assert shares(lines_of(1000, [10] * 99, least=60.0)) == [0]
 
 
 def test_a_line_has_name_share_total_time_and_note():
