@@ -73,7 +73,8 @@ def _last(option: str) -> str:
 
 def _unexpected(found: str, words: Sequence[str]) -> str:
     if found not in words:  # the value behind = of a flag
-        return f"unexpected value {found!r} of a flag: flags take no value"
+        flag = next((word for word in words if word.endswith(f"={found}")), found)
+        return f"unexpected value in {flag}: flags take no value; in a config file, they are true or false"
     before = "".join(f" after {words[place - 1]}" for place in [words.index(found)] if place)
     return f"unexpected {found!r}{before}: remove it, or put a name that contains spaces in quotes"
 
@@ -83,6 +84,9 @@ def _missing(arguments: Sequence[Any], words: Sequence[str]) -> str:
     options = [f"{_name(one.arg)} {one.arg.lowered.metavar}" for one in arguments if not one.arg.is_positional()]
     # An option with several values also takes the words that are meant for DATA.
     place = f"; write {places[0]} before all options" if places and words else ""
+    place += (
+        " (in a config file: arguments = [...])" if place and any(word.startswith("--config") for word in words) else ""
+    )
     return f"missing {', '.join(places + options)}{place}"
 
 

@@ -107,6 +107,23 @@ def test_a_bad_file_is_refused(text, refused, tmp_path, monkeypatch):
     assert BAD[text] in refused("upsample", "x.npz", "--out", "run", "--config", "run.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('data = "x.npz"', "missing DATA; write DATA before all options (in a config file: arguments = [...])"),
+        (
+            'arguments = ["x"]\nensemble = "yes"',
+            "unexpected value in --ensemble=yes: flags take no value; in a config file",
+        ),
+        ('arguments = ["x"]\nfit.steps = "many"', "--fit.steps: expected a whole number"),
+    ],
+)
+def test_errors_say_what_to_write_in_the_file(text, error, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(f'out = "run"\n{text}\n')
+    assert refused("upsample", "--config", "run.toml").startswith(f"synther: {error}")
+
+
 def test_files_that_are_not_there_or_there_already(refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "run.toml" in refused("presets", "--config", "run.toml")

@@ -237,7 +237,7 @@ WORDS = {
     f"{FIT_GOOD} --steps 9": "unknown option --steps: did you mean --distill.steps, --fit.steps or --sampler.steps?",
     f"{FIT_GOOD} --no-json": "unknown option --no-json",
     f"{FIT_GOOD} --quiet true": "unexpected 'true' after --quiet: remove it, or put a name",
-    f"{FIT_GOOD} --quiet=true": "unexpected value 'true' of a flag: flags take no value",
+    f"{FIT_GOOD} --quiet=true": "unexpected value in --quiet=true: flags take no value;",
     f"{FIT_GOOD} --fit.steps": "--fit.steps needs a value",
     f"{FIT_GOOD} --fit.steps 0": "fit.steps must be at least 1, got 0",
     f"{FIT_GOOD} --fit.minutes 1h": "--fit.minutes: expected a number such as 0.5, got '1h'",
