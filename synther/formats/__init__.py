@@ -256,6 +256,8 @@ def _format_of_suffix(path: Path) -> str | None:
 
 
 def _format_to_read(source: str | os.PathLike[str]) -> str:
+    if "://" in os.fspath(source):
+        raise FormatError(f"{source} is a URL: download the file, and pass its path")
     path = Path(source).expanduser()
     if path.is_dir():
         return "parquet" if is_parquet_folder(path) else "minari"

@@ -206,10 +206,12 @@ def test_choosing_a_format(tmp_path: Path) -> None:
         ("absent", "Minari id"),
         ("rows", "suffix"),
         ("buffer.pkl", "pickle"),
-        (".", "Minari"),
+        (".", r"not a Minari data set.* Transitions\.concatenate"),
     ]:
         with pytest.raises(FormatError, match=reason):
             read(tmp_path / path)
+    with pytest.raises(FormatError, match="is a URL: download the file"):
+        read("https://example.com/rows.npz")
     for path in ("rows.csv", "rows.pkl", "rows/x.npz"):
         with pytest.raises((FormatError, Unwritable)):
             write(make(), tmp_path / path)
