@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -31,20 +31,20 @@ def interrupt_once(*given: object) -> None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM until the end of the block.
+def uninterrupted() -> Iterator[Callable[[], bool]]:
+    """Delay SIGINT and SIGTERM until the end of the block. Yield a function that returns whether one has come.
 
     Does nothing outside the main thread, because Python only interrupts the main thread.
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if None in handlers.values() or threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: False
         return
     waiting: list[int] = []
     for number in handlers:
         signal.signal(number, lambda number, frame: waiting.append(number))
     try:
-        yield
+        yield lambda: bool(waiting)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

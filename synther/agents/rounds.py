@@ -55,8 +55,11 @@ class Rounds(ABC):
     def _working(self) -> AbstractContextManager[None]:
         """Return the context in which updates run. It sets device and precision."""
 
-    def train(self, updates: int) -> None:
-        """Run `updates` updates of every member. On a GPU, they may still be running when this method returns."""
+    def train(self, updates: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Run `updates` updates of every member. On a GPU, they may still be running when this method returns.
+
+        Run fewer updates if `stopped` returns True. It is called after each update, or after a round that is captured.
+        """
         if updates < 0:
             raise ConfigError(f"the number of updates must be at least 0, got {updates}")
         with self._working():
@@ -65,11 +68,17 @@ class Rounds(ABC):
                 number, first = divmod(self.updates, self._round.updates)
                 last = min(self._round.updates, first + end - self.updates)
                 self._round.fill(number)
-                if last - first == self._round.updates:
+                if self.device.type == "cuda" and last - first == self._round.updates:
                     self._whole_round()
-                else:
-                    self._round.run(first, last)
-                self.updates += last - first
+                    self.updates += self._round.updates
+                    if stopped():
+                        return
+                    continue
+                for update in range(first, last):
+                    self._round.run(update, update + 1)
+                    self.updates += 1
+                    if stopped():
+                        return
 
     def losses(self) -> dict[str, NDArray[np.float32]]:
         """Return each member's losses (S,) in the latest update that computed them. This waits for the device."""

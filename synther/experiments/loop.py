@@ -140,14 +140,15 @@ def train(
         try:
             while learner.updates < schedule.last:
                 count = min(SHOWN_UPDATES[learner.device.type], schedule.after(learner.updates) - learner.updates)
-                with uninterrupted():  # not in the middle of an update
-                    learner.train(count)
+                with uninterrupted() as interrupted:  # not in the middle of an update
+                    learner.train(count, interrupted)
                 evaluations.collect()
                 phase.advance(count, rate(learner.updates))
                 if schedule.includes(learner.updates):
                     evaluations.begin(learner, learner.updates)
                 save()
         except KeyboardInterrupt:
+            evaluations.collect()
             if record.has_all(learner.updates):
                 write()
             raise

@@ -75,7 +75,7 @@ def test_a_name_brings_the_settings_of_its_data_set(train, rows, tmp_path):
 
 
 def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
-    def train_all_but_one(agent, updates: int) -> None:
+    def train_all_but_one(agent, updates: int, stopped: object) -> None:
         agent.updates += updates
         agent._round.losses["actor"][1] = float("nan")
 

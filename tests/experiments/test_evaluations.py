@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,8 +97,8 @@ def poison(monkeypatch):
 
     def poison(*members: int) -> None:
         class Poisoned(Agent):
-            def train(self, updates: int) -> None:
-                super().train(updates)
+            def train(self, updates: int, *stopped: Any) -> None:
+                super().train(updates, *stopped)
                 if self.updates >= 20:
                     with torch.no_grad():
                         self.algorithm.actor.weights[list(members)] = np.nan

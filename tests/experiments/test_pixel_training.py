@@ -69,7 +69,9 @@ class TestStageOne:
     def test_all_seeds_diverged(self, tmp_path, monkeypatch, caplog):
         lost = {"critic": np.array([np.nan, 1.0]), "actor": np.ones(2)}
         monkeypatch.setattr(PixelAgent, "losses", lambda own: lost)
-        monkeypatch.setattr(PixelAgent, "train", lambda own, count: setattr(own, "updates", own.updates + count))
+        monkeypatch.setattr(
+            PixelAgent, "train", lambda own, count, stopped: setattr(own, "updates", own.updates + count)
+        )
         found = train_to(PLAN, frames(), tmp_path / "one", progress=False)
         assert found.diverged == {"frames": (0,)}
         assert caplog.text.count("seed 3 of arm 'frames' has diverged after 5 updates") == 1

@@ -110,7 +110,7 @@ def test_all_arms_train_together_on_a_share_of_the_rows_and_once(tmp_path, place
 
 
 def test_algorithms_share_the_generator_and_a_kill_loses_no_fit(tmp_path, place, monkeypatch):
-    def killed(self, updates):
+    def killed(self, *how):
         raise KeyboardInterrupt
 
     other = replace(RUN, name="swings-bc", algorithm="bc")
