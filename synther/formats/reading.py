@@ -67,6 +67,8 @@ def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None)
         how = "read(path, rename={key: field}) renames a key, and {key: None} leaves it out"
         if any(map(numbered, unknown)):
             how = "to join columns of single numbers, use Transitions.of(dict_of_arrays)"
+        if "step_type" in unknown:  # as in V-D4RL
+            how = "if the file holds frames, use `synther pixels train`, or read it with synther.pixels.files"
         raise DataError(f"unknown key {_listed(unknown)}: {expected}; {how}")
     missing = [field for field in ("observation", "action", "reward") if field not in found]
     if missing:

@@ -66,6 +66,7 @@ READING = {
 FITTING = {
     "fit good.npz --out new.txt": "--out must end in .safetensors",
     "fit model.safetensors --out new.safetensors": "'.safetensors'",
+    "fit frames.hdf5 --out new.safetensors": "if the file holds frames, use `synther pixels train`",
     "fit one.npz --out new.safetensors": "1 row",
     "fit equal.npz --out new.safetensors": "all 9 rows are equal",
     f"fit good.npz {FIT} --preset papre": "'papre'",
