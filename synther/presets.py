@@ -32,35 +32,36 @@ class DataConfig:
     """Options for the conversion of rows to the matrix that the network learns, and of generated matrices to rows."""
 
     scaling: Scaling | Mapping[str, str] = "standard"
-    """One scaling for all columns of real numbers, or a dict with a scaling for single fields or columns and one for
-    "default"."""
+    """One scaling for all columns of real numbers, or a dict: scalings of single fields or columns, and "default"."""
     coding: Coding = "onehot"
     """How categories are encoded: as one-hot columns or as bits."""
     integers: Integers = "categorical"
-    """With "categorical", a column of at most 32 different integers is a category, and so is an observation that is one
-    of at most 1,024 different rows of integers. With "ordered", every integer is an ordered number."""
+    """With "categorical", a column of at most 32 different integers is a category.
+    So is an observation that is one of at most 1,024 different rows of integers.
+    With "ordered", every integer is an ordered number."""
     threshold: Threshold = "calibrated"
-    """Threshold above which a generated terminal (or another flag) is set. "calibrated" sets it as often as in the real
-    rows, "half" above 0.5 (as in the paper)."""
+    """Threshold above which a generated terminal (or another flag) is set.
+    "calibrated" sets it as often as in the real rows, "half" above 0.5 (as in the paper)."""
     spikes: bool = False
-    """Give a value that occurs again and again in a column of real numbers (a clipped velocity) a flag of its own. It
-    is then generated exactly, and as often as in the real rows. A column that has only such values (steps of 0.1) is
-    generated on exactly these values."""
+    """Give a value that occurs again and again in a column of real numbers (a clipped velocity) a flag of its own.
+    It is then generated exactly, and as often as in the real rows.
+    A column that has only such values (steps of 0.1) is generated on exactly these values."""
     residuals: Residuals = "none"
-    """Generate outcomes as residuals of a regression on the rest of the row: "linear", or "bent" with knots. See
-    data/residuals.py."""
+    """Generate outcomes as residuals of a regression on the rest of the row: "linear", or "bent" with knots.
+    See synther/data/residuals.py."""
     finite: Finite = "generated"
-    """With "counted", rows of a world with few states and actions are drawn from a table of the real rows. In other
-    worlds, discrete outcomes that follow from discrete columns alone are drawn from tables, and rows are weighted so
-    that all discrete values are as likely as in the real rows. With "generated", the network generates everything. See
-    data/row_table.py, data/following.py and relevance/discrete.py."""
+    """With "counted", rows of a world with few states and actions are drawn from a table of the real rows.
+    In other worlds, discrete outcomes that follow from discrete columns alone are drawn from tables.
+    Rows are then weighted so that all discrete values are as likely as in the real rows.
+    With "generated", the network generates everything.
+    See synther/row_table.py, synther/data/following.py and synther/relevance/discrete.py."""
     terminals: Terminals = "generated"
-    """With "decided", thresholds on the rest of a row decide whether it is terminal, and whether it has the usual
-    reward, if thresholds explain this in the real rows. With "generated", the network generates both."""
+    """With "decided", thresholds on other columns decide about terminals and usual rewards, if they explain them well.
+    With "generated", the network generates both."""
     starts: bool = False
-    """Show rare rows to the network more often during the fit, and sample them at their real share. These are episode
-    starts, which become a condition of the network, rare rewards, and moves of what seldom moves
-    (calibration/rare_rows.py). Without this option a fit may lose them."""
+    """Show rare rows to the network more often during the fit, and sample them at their real share.
+    Rare rows are episode starts, rare rewards, and moves of what seldom moves (synther/calibration/rare_rows.py).
+    Episode starts become a condition of the network. Without this option a fit may lose rare rows."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")

@@ -23,9 +23,9 @@ class Online(OnlineOptions, RefreshOptions, options.Fitting):
 
     With --synthetic, each seed has a model that is fitted on its experience so far, and half of every batch (--ratio)
     is synthetic. The options of the preset are for these models. OUT receives log.jsonl, TensorBoard events,
-    checkpoint.safetensors, replay.npz and result.json. After an interruption, the same command resumes. One of the
-    --steps is one action in the environment of every seed. Actions are not repeated, also on the dm_control suite. To
-    see the options of the agent too, run `synther online ENV --help`.
+    checkpoint.safetensors, replay.npz and result.json. After an interruption, the same command resumes. A step
+    is one action in the environment of every seed. Actions are not repeated, also on the dm_control suite. To see the
+    options of the agent too, run `synther online ENV --help`.
     """
 
     env: tyro.conf.Positional[str] = tyro.MISSING
@@ -58,8 +58,8 @@ class OnlinePixels(Online):
     Agents see the last three frames of a task of the dm_control suite. Rendering needs EGL or OSMesa. With --synthetic,
     models are fitted on the latents of the agents' encoders. After each refresh, the heads of the agents are trained on
     generated latents. OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors, result.json, and all frames
-    in `frames`. After an interruption, the same command resumes. One of the --steps is one decision of every seed.
-    Every action is repeated twice.
+    in `frames`. After an interruption, the same command resumes. A step is one decision of every seed. Every
+    action is repeated twice.
     """
 
     of_latents = True

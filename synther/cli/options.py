@@ -161,8 +161,8 @@ class Asking(Output):
     """Options that request rows by a condition."""
 
     condition: tuple[str, ...] = ()
-    """Request rows by a condition of the model: NAME=top:0.1 (highest tenth), NAME=bottom:0.1,
-    NAME=between:0.4:0.6 (quantiles) or NAME=VALUE. NAME is reward, for example."""
+    """Request rows by a condition of the model: NAME=REQUEST, such as reward=top:0.1 (the highest tenth).
+    Other requests are bottom:0.1, between:0.4:0.6 (quantiles), or a value such as 3.5."""
     guidance: float = 1.0
     """Strength of the condition. 1: rows like the real rows that meet it. Above 1: more extreme rows."""
 

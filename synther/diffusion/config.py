@@ -140,11 +140,10 @@ class SamplerConfig:
     s_noise: float = 1.003
     """Standard deviation of the added noise, relative to its exact value."""
     matched: bool = False
-    """Start from noise that is slightly stretched and shifted, so that synthetic rows have the mean and the covariance
-    of real rows. If outcomes are residuals, each column of observations and actions also gets the real quantiles."""
+    """Stretch and shift the noise at the start, so that synthetic rows have the mean and the covariance of real rows.
+    If outcomes are residuals, each column of observations and actions also gets the real quantiles."""
     restarts: int = 0
-    """Number of restarts: a finished row gets a little noise and is denoised again, which brings it nearer to the
-    data."""
+    """Number of restarts: a finished row gets a little noise and is denoised again, to bring it nearer to the data."""
     restart_steps: int = 4
     """Number of network calls in each restart."""
     restart_from: float = 0.08
@@ -195,21 +194,21 @@ class FitConfig:
     holdout: float = 0.05
     """Share of rows that are held out to measure the loss, at most 10,000 rows."""
     evaluate_every: int = 1_000
-    """Number of steps between two measurements of the held-out loss, rounded up to a multiple of ema_every. Progress
-    is reported at the same steps."""
+    """Number of steps between two measurements of the held-out loss, rounded up to a multiple of ema_every.
+    Progress is reported at the same steps."""
     patience: int | None = None
     """Stop after this many measurements without a better held-out loss, and keep the best weights. None: never stop."""
     overfit: float | None = None
     """Stop when the held-out loss exceeds its lowest value by this share (0.1: by a tenth), and keep the best weights.
     None: never stop."""
     checkpoint_every: int = 10_000
-    """Number of steps between two checkpoints, if the fit writes checkpoints. After a minute without a checkpoint, one
-    is written anyway."""
+    """Number of steps between two checkpoints, if the fit writes checkpoints.
+    After a minute without a checkpoint, one is written anyway."""
     minutes: float | None = None
     """Time limit in minutes. The learning rate reaches 0 at this time, or after `steps` if that comes first."""
     window_rows: int = field(default=WINDOW_ROWS, repr=False)  # not in the identity of checkpoints of fits in memory
-    """Maximum number of rows in memory at a time. Parquet files with more rows are streamed: the rows in memory are
-    replaced little by little."""
+    """Maximum number of rows in memory at a time.
+    Parquet files with more rows are streamed: the rows in memory are replaced little by little."""
 
     def __post_init__(self) -> None:
         make_plain(self, "fit")
@@ -243,8 +242,8 @@ class DistillConfig:
     steps: int | None = None
     """Number of optimiser steps of the student. None: half the steps of the fit."""
     rows: int | None = None
-    """Number of rows that the fitted model samples for the student to learn from. None: as many as the model samples in
-    a sixth of the time of the fit, at most 1M."""
+    """Number of rows that the fitted model samples for the student to learn from.
+    None: as many as the model samples in a sixth of the time of the fit, at most 1M."""
     teacher_steps: int = 16
     """Number of network calls of the fitted model for each of these rows."""
 
