@@ -23,7 +23,7 @@ from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.formats import episodes as recorded
 from synther.formats.writing import Stream
 from synther.replay.adapting import Stored
-from synther.replay.rows import SyntheticRows, check_options
+from synther.replay.rows import SyntheticRows, check_options, whole
 
 try:
     import gym_notices.notices as old_gym
@@ -78,6 +78,8 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         check_options(options, "limit", "env", "episodes")
         self._spaces: dict[str, Any] = {}
         if env is not None:
+            if not hasattr(env, "observation_space"):
+                raise ConfigError(f"env must be an environment, such as gymnasium.make('Pendulum-v1'), got {env!r}")
             if len(getattr(env.observation_space, "shape", None) or ()) != 1:
                 raise ConfigError(
                     f"the observation space is {env.observation_space}: expected vectors; flatten a Dict with "
@@ -88,7 +90,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
                 "observation_space": gym_spaces.observation_space(env.observation_space),
             }
         self.synthetic = SyntheticRows(**options)
-        super().__init__(_Counting(limit), env=env, episodes=episodes)
+        super().__init__(_Counting(whole("limit", limit)), env=env, episodes=episodes)
 
     def append(self, observation: Any, action: Any, reward: Any) -> None:
         """Add a step, and refresh the generator if that is due."""
@@ -358,8 +360,11 @@ def _recorded(rows: Transitions, kind: ActionSpace) -> InfiniteBuffer:
             episode = _episode(one, kind)
             for step in range(episode.transition_count):
                 buffer.append(episode, step)
-    except DataError as error:
-        raise DataError(f"{error}, or pass them without timeouts, as single rows") from None
+    except DataError:
+        raise DataError(
+            "rows with timeouts must be whole episodes, one after the other, but these are not: pass the rows as they "
+            "were recorded, or dataclasses.replace(rows, timeout=None) as single rows"
+        ) from None
     return buffer
 
 

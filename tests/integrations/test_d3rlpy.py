@@ -263,6 +263,10 @@ def test_what_an_online_buffer_cannot_hold_is_refused_at_once():
         SyntheticReplayBuffer(10, env=Camera())
     with pytest.raises(ConfigError, match="samples"):
         SyntheticReplayBuffer(10, sample=5)
+    with pytest.raises(ConfigError, match=r"env must be an environment, .* got 'Pendulum-v1'"):
+        SyntheticReplayBuffer(10, env="Pendulum-v1")
+    with pytest.raises(ConfigError, match="limit must be a whole number and at least 1, got 0"):
+        SyntheticReplayBuffer(0)
 
 
 def test_what_d3rlpy_cannot_hold_is_refused():
@@ -274,7 +278,7 @@ def test_what_d3rlpy_cannot_hold_is_refused():
     with pytest.raises(DataError, match="without_extra"):
         to_mdp_dataset(Transitions(**given.arrays(), extra={"discount": np.full(len(given), 0.9)}))
     recorded = rows(episodes=True)
-    with pytest.raises(DataError, match="timeouts"):
+    with pytest.raises(DataError, match=r"replace\(rows, timeout=None\)"):
         to_mdp_dataset(recorded[np.random.default_rng(0).permutation(len(recorded))])
     with pytest.raises(DataError, match="2 discrete columns"):
         to_mdp_dataset(Transitions(**{**given.arrays(), "action": np.stack([given.action, given.action], 1)}))
