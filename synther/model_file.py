@@ -210,7 +210,7 @@ class Fitted:
                 tensors = read_tensors(file)
         except (SafetensorError, OSError) as error:
             raise FormatError(
-                f"{path} is not a safetensors file, or it is truncated ({error}): fit the model again"
+                f"{path} is not a safetensors file, or it is truncated ({error}): pass a model, or fit it again"
             ) from None
         if metadata.get("format") != FORMAT:
             found = metadata.get("format", "no format")

@@ -260,6 +260,7 @@ def _format_to_read(source: str | os.PathLike[str]) -> str:
         raise FormatError(f"{source} is a URL: download the file, and pass its path")
     path = Path(source).expanduser()
     if path.is_dir():
+        _refuse_folder_of_files(path)
         return "parquet" if is_parquet_folder(path) else "minari"
     name = _format_of_suffix(path)
     if name is not None:
@@ -274,6 +275,17 @@ def _format_to_read(source: str | os.PathLike[str]) -> str:
         f"{path}: no such file or folder, and neither a Minari id (NAMESPACE/NAME-vVERSION) nor the name of a shipped "
         f"data set ({', '.join(shipped.names())}): check the path"
     )
+
+
+def _refuse_folder_of_files(path: Path) -> None:
+    """Raise an error for a folder that has data files other than Parquet directly in it, such as the OUT of
+    `synther upsample`. The files of a Minari data set are in its folder `data`."""
+    inside = sorted(file.name for file in path.iterdir() if file.suffix.lower() in (".npz", ".hdf5", ".h5"))
+    if inside and not (path / "metadata.json").exists():
+        raise FormatError(
+            f"{path} is a folder: pass a file in it, such as {path / inside[0]}; in Python, "
+            "Transitions.concatenate([read(file) for file in files]) joins several"
+        )
 
 
 def _format_to_write(target: str | os.PathLike[str]) -> str:
@@ -294,4 +306,6 @@ def _unknown_suffix(
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
     if path.suffix.lower() == ".csv":
         how = f"in Python, {csv}"
+    if path.suffix.lower() == ".safetensors":
+        how = "this is a model or an agent: `synther sample` writes rows of a model"
     return FormatError(f"{path}: {got}, expected one of {', '.join(suffixes())}; {how}")

@@ -353,8 +353,7 @@ def _folder_to_read(source: str | os.PathLike[str]) -> Path:
     if path.exists():
         raise FormatError(
             f"{path}: not a Minari data set: expected a folder with data/metadata.json and its episodes, "
-            "or a folder with Parquet files in it (those in its subfolders are not read). To join other files: "
-            "Transitions.concatenate([read(file) for file in files])"
+            "or a folder with Parquet files in it (those in its subfolders are not read)"
         )
     from minari.storage import get_dataset_path
 

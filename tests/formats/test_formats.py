@@ -197,6 +197,12 @@ def test_damaged_archives(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_folder_of_files_names_one_of_them(tmp_path: Path) -> None:
+    write(make(), tmp_path / "synthetic.hdf5")
+    with pytest.raises(FormatError, match=r"is a folder: pass a file in it, such as .*synthetic\.hdf5; in Python"):
+        read(tmp_path)
+
+
 def test_choosing_a_format(tmp_path: Path) -> None:
     write(make(), tmp_path / "rows", format="d4rl")
     assert len(read(tmp_path / "rows", format="hdf5")) == 50
@@ -206,7 +212,8 @@ def test_choosing_a_format(tmp_path: Path) -> None:
         ("absent", "Minari id"),
         ("rows", "suffix"),
         ("buffer.pkl", "pickle"),
-        (".", r"not a Minari data set.* Transitions\.concatenate"),
+        (".", "Minari"),
+        ("m.safetensors", "synther sample"),
     ]:
         with pytest.raises(FormatError, match=reason):
             read(tmp_path / path)
