@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -68,15 +69,13 @@ class Rounds(ABC):
                 number, first = divmod(self.updates, self._round.updates)
                 last = min(self._round.updates, first + end - self.updates)
                 self._round.fill(number)
-                if self.device.type == "cuda" and last - first == self._round.updates:
-                    self._whole_round()
-                    self.updates += self._round.updates
-                    if stopped():
-                        return
-                    continue
-                for update in range(first, last):
-                    self._round.run(update, update + 1)
-                    self.updates += 1
+                is_captured = self.device.type == "cuda" and last - first == self._round.updates
+                for start, stop in [(first, last)] if is_captured else pairwise(range(first, last + 1)):
+                    if is_captured:
+                        self._whole_round()
+                    else:
+                        self._round.run(start, stop)
+                    self.updates += stop - start
                     if stopped():
                         return
 
