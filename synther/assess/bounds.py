@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.assess.standard import Standard
-from synther.data.spaces import Box, Discrete, Space
+from synther.data.spaces import limits
 from synther.data.transitions import EXTRA, Transitions
 
 Array = NDArray[Any]
@@ -50,7 +50,7 @@ class Bounds:
             f"{EXTRA}next_action": real.action_space,
         }
         for field, (least, most) in ranges.items():
-            declared_low, declared_high = _declared(spaces.get(field), len(least))
+            declared_low, declared_high = limits(spaces.get(field), len(least))
             bottom = np.where(np.isfinite(declared_low), declared_low, least)
             top = np.where(np.isfinite(declared_high), declared_high, most)
             with np.errstate(over="ignore"):
@@ -99,7 +99,7 @@ def rescaled_actions(real: Transitions, synthetic: Transitions) -> str | None:
         return None
     sides = {"real": _range(real.action), "synthetic": _range(synthetic.action)}
     fills = {name: _fills_unit_box(*ends) for name, ends in sides.items()}
-    declared = [_declared(rows.action_space, rows.action.shape[1]) for rows in (real, synthetic)]
+    declared = [limits(rows.action_space, rows.action.shape[1]) for rows in (real, synthetic)]
     boxes = [box for box in declared if np.isfinite(box).all() and not _is_unit_box(*box)]
     if fills["real"] != fills["synthetic"]:
         scaled, other = ("real", "synthetic") if fills["real"] else ("synthetic", "real")
@@ -148,19 +148,3 @@ def _columns(rows: Transitions, field: str) -> Array:
 
 def _range(columns: Array) -> tuple[Array, Array]:
     return columns.min(axis=0).astype(np.float64), columns.max(axis=0).astype(np.float64)
-
-
-def _declared(space: Space | None, width: int) -> tuple[Array, Array]:
-    """Return the bounds of a space, column by column. They are infinite if no space is declared."""
-    if space is None:
-        return np.full(width, -np.inf), np.full(width, np.inf)
-    bounds: list[tuple[float, float]] = []
-    for part in space:
-        if isinstance(part, Box):
-            bounds += zip(part.low, part.high, strict=True)
-        elif isinstance(part, Discrete):
-            bounds.append((part.start, part.start + part.size - 1))
-        else:
-            bounds += [(0.0, 1.0)] * part.width
-    low, high = np.array(bounds, np.float64).T
-    return low, high

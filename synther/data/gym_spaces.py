@@ -165,22 +165,9 @@ def flat_box(space: Space | None, columns: int, of: np.dtype[Any]) -> Any:
     """Return a Gymnasium Box for flat columns of dtype `of`, with the bounds of `space`, or with the limits of the
     dtype if there is no space."""
     gym = gymnasium_spaces()
-    if of.kind == "f":
-        low, high = np.full(columns, -np.inf), np.full(columns, np.inf)
-    elif of.kind == "b":
-        low, high = np.zeros(columns), np.ones(columns)
-    else:
+    if of.kind not in "fb":
         return gym.Box(np.iinfo(of).min, np.iinfo(of).max, (columns,), of.type)
-    start = 0
-    for part in space or ():
-        end = start + part.width
-        if isinstance(part, spaces.Box):
-            low[start:end], high[start:end] = part.low, part.high
-        elif isinstance(part, spaces.Discrete):
-            low[start:end], high[start:end] = part.start, part.start + part.size - 1
-        else:
-            low[start:end], high[start:end] = 0, 1
-        start = end
+    low, high = spaces.limits((spaces.Binary(columns),) if space is None and of.kind == "b" else space, columns)
     return gym.Box(low.astype(of), high.astype(of), dtype=of.type)
 
 

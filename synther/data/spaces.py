@@ -98,6 +98,21 @@ def width(space: Space) -> int:
     return sum(part.width for part in space)
 
 
+def limits(space: Space | None, columns: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the smallest and the largest value of each column, (columns,) each. They are infinite without a space."""
+    low, high, start = np.full(columns, -np.inf), np.full(columns, np.inf), 0
+    for part in space or ():
+        ends: Any = 0, 1
+        if isinstance(part, Box):
+            ends = part.low, part.high
+        elif isinstance(part, Discrete):
+            ends = part.start, part.start + part.size - 1
+        place = slice(start, start + part.width)
+        low[place], high[place] = ends
+        start += part.width
+    return low, high
+
+
 def number_to_json(value: Any) -> Any:
     """Return infinities as text, because strict JSON cannot represent them, and other values unchanged."""
     return str(value) if isinstance(value, float) and math.isinf(value) else value

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.spaces import Box, Discrete, OneHot
+from synther.data.spaces import Box, OneHot, limits
 from synther.data.transitions import ROW_FIELDS
 from synther.replay.columns import EXACT, Columns, Matrix
 
@@ -78,14 +78,6 @@ def _limits(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     action = columns.places["action"]
     if columns.whole:
         low[action], high[action] = -EXACT, EXACT
-    start = action.start
-    for part in columns.action_space or ():
-        place = slice(start, start + part.width)
-        ends: Any = 0, 1
-        if isinstance(part, Box):
-            ends = part.low, part.high
-        elif isinstance(part, Discrete):
-            ends = part.start, part.start + part.size - 1
-        low[place], high[place] = np.maximum(low[place], ends[0]), np.minimum(high[place], ends[1])
-        start += part.width
+    ends = limits(columns.action_space, action.stop - action.start)
+    low[action], high[action] = np.maximum(low[action], ends[0]), np.minimum(high[action], ends[1])
     return low, high

@@ -127,3 +127,10 @@ def test_a_late_row_can_contradict_a_declaration():
     values = places(16, 70_000)
     values[-1] = 16
     assert Layout.infer(rows("FrozenLake-v1", values)).observation_space is None
+
+
+def test_limits_of_columns():
+    low, high = spaces.limits(MIXED, 8)
+    np.testing.assert_array_equal(low, [-1, -np.inf, -1, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(high, [1, 5, 1, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(spaces.limits(None, 2), [[-np.inf] * 2, [np.inf] * 2])
