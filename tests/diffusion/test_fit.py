@@ -199,7 +199,7 @@ def test_a_budget_of_minutes_ends_the_fit_and_the_learning_rate(monkeypatch):
     monkeypatch.setattr(schedule, "learning_rates", spy)
     lines = StringIO()
     config = FitConfig(steps=120, batch_size=16, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
-    result = fit(rows(), TINY, config, NOISE, progress=Lines(lines))
+    result = fit(rows(), TINY, config, NOISE, progress=Lines(lines, least=0.0))
     assert result.steps == 60  # one second a step
     assert lines.getvalue().splitlines()[-1].endswith(", 1.0 of 1 min")
     # The last of 60 steps begins at 59/60 of the budget: (1 + cos) / 2 is (pi / 120)^2 there.
