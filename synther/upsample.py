@@ -20,7 +20,7 @@ from synther import compute, formats, schema
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.compute import Precision
-from synther.conditions import Request, check_streamed, region
+from synther.conditions import Request, region
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
@@ -37,6 +37,7 @@ from synther.presets import Settings, name_of
 from synther.progress import Progress, counted
 from synther.relevance.consistency import check_keep
 from synther.synthesizer import Synthesizer, student_checkpoint
+from synther.synthesizer.row_conditions import check_streamed
 from synther.synthesizer.shards import Workers
 from synther.synthesizer.single_file import PREVIEW_ROWS
 from synther.synthesizer.together import fit_models, forget

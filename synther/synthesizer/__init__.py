@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from synther import compute, formats
 from synther.calibration.rare_rows import RareRows
-from synther.conditions import Conditions, RowConditions, check_streamed, compute_conditions, first_rows
+from synther.conditions import Conditions
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
@@ -48,6 +48,7 @@ from synther.synthesizer.drawing import ANY_ROWS, Constraints, Drawing
 from synther.synthesizer.likelihood import nats
 from synther.synthesizer.picking import Picking, Relabel
 from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_generated, chosen_sampler
+from synther.synthesizer.row_conditions import RowConditions, check_streamed, compute_conditions, first_rows
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
 from synther.synthesizer.single_file import PREVIEW_ROWS, write_file
 from synther.synthesizer.streamed import sample_of, with_window

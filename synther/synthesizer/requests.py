@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from synther.conditions import ConditionSampler, first_rows
+from synther.conditions import ConditionSampler
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import Known, Like
@@ -27,6 +27,7 @@ from synther.model_file import Fitted, Student
 from synther.presets import Settings
 from synther.synthesizer.drawing import Constraints
 from synther.synthesizer.picking import Choice, Relabel
+from synther.synthesizer.row_conditions import first_rows
 
 Sampler = SamplerConfig | Mapping[str, Any] | str
 """A sampler that differs from the model's own: a `SamplerConfig`, a dict of the options that differ, such as {"steps":

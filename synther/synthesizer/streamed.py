@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from synther.conditions import compute_more_conditions
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
 from synther.diffusion.fit import split_places
 from synther.diffusion.window import Pace, Window
 from synther.formats.stream import PIECES, SAMPLE_ROWS, Order, Sample, StoredRows
+from synther.synthesizer.row_conditions import compute_more_conditions
 from synther.synthesizer.together import Task, with_conditions
 
 log = logging.getLogger(__name__)

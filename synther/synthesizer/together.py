@@ -24,7 +24,6 @@ from synther import compute
 from synther.calibration.marginals import MOST_ROWS, Quantiles, quantiles
 from synther.calibration.rare_rows import RareRows
 from synther.calibration.rates import Weights
-from synther.conditions import RowConditions
 from synther.cores import cores
 from synther.data import termination
 from synther.data.following import class_count, class_rows
@@ -44,6 +43,7 @@ from synther.presets import OVERFIT
 from synther.progress import Progress, resolve
 from synther.relevance.discrete import DiscreteLaw
 from synther.row_table import RowTable
+from synther.synthesizer.row_conditions import RowConditions
 
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer

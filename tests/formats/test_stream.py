@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from synther import Transitions, write
-from synther.conditions import first_rows
 from synther.data.fingerprint import fingerprint
 from synther.errors import ConfigError, DataError, FormatError
 from synther.formats import parquet
 from synther.formats.stream import StoredRows, read_at_most, stored_rows
+from synther.synthesizer.row_conditions import first_rows
 
 from ..support.files import write_folder
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from synther import SyntherError, Synthesizer, Transitions
-from synther.conditions import Conditions, Scale, bottom, compute_conditions, parse, top
+from synther.conditions import Conditions, Scale, bottom, parse, top
 from synther.errors import ConfigError
 from synther.synthesizer.requests import Requests
+from synther.synthesizer.row_conditions import compute_conditions
 
 SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "batch_size": 128, "learning_rate": 3e-3}}
 
