@@ -1,4 +1,4 @@
-"""Compute the conditions of the real rows of a fit: those that the user asks for, and which rows begin an episode.
+"""Compute the conditions of the real rows of a fit: the conditions of the user, and which rows begin an episode.
 
 Read `compute_conditions` first.
 """
